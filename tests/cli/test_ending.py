@@ -1,11 +1,10 @@
-"""However a command ends, a person sees sentences: never a traceback that they did not ask for."""
+"""Commands end with an exit code and a one-line message, and show tracebacks only on request."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -15,58 +14,57 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from h3gnn import H3GNN
 from h3gnn.cli import exit as ending
-from h3gnn.cli.app import app
 from h3gnn.errors import InputError, TrainingStopped
 from reproduction.__main__ import _resumable
+from tests.program import Program, invoke, run
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", "NO_COLOR": "1"}
 
 BROKEN = """
-import sys
+import sys, tempfile
 from h3gnn.cli import exit as ending
 def load():
     raise {error}
-sys.argv = ["h3gnn", "tune", "--storage", "postgresql://me:secret@host/db"]
+tempfile.tempdir = None
 ending.run(load)
 """
 
 
-def end_with(error: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", BROKEN.format(error=error)]
-    return subprocess.run(
-        command, env={**ENVIRONMENT, **environment}, capture_output=True, text=True, check=False
-    )
+def end_with(error: str, **environment: str) -> tuple[int | None, str, str]:
+    """Run a command that raises an error; return the exit code and the two output streams."""
+    command = ("tune", "--storage", "postgresql://me:secret@host/db")
+    program = Program(BROKEN.format(error=error), *command, cwd=Path.cwd(), **environment)
+    out, err = program.communicate()
+    return program.returncode, out, err
 
 
-def test_a_fault_of_our_own_is_one_sentence_and_its_traceback_is_kept(tmp_path: Path) -> None:
-    done = end_with("ZeroDivisionError('of\\n two lines')", TMPDIR=str(tmp_path))
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert "ZeroDivisionError: of two lines" in done.stderr
+def test_the_traceback_of_an_internal_error_is_written_to_a_file(tmp_path: Path) -> None:
+    code, out, err = end_with("ZeroDivisionError('of\\n two lines')", TMPDIR=str(tmp_path))
+    assert (code, out) == (1, "")
+    assert len(err.splitlines()) == 1
+    assert "ZeroDivisionError: of two lines" in err
     (kept,) = tmp_path.iterdir()
-    assert str(kept) in done.stderr
+    assert str(kept) in err
     assert "Traceback (most recent call last)" in kept.read_text()
     assert "secret" not in kept.read_text()
     assert kept.stat().st_mode & 0o077 == 0
 
 
-def test_where_no_file_can_be_written_the_sentence_says_how_to_see_it() -> None:
-    done = end_with("ZeroDivisionError", TMPDIR="/nowhere", TEMP="", TMP="", H3GNN_DEBUG="0")
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1
-    assert "H3GNN_DEBUG=1" in done.stderr or "details are in" in done.stderr
+def test_an_internal_error_without_a_writable_folder() -> None:
+    code, _, err = end_with("ZeroDivisionError", TMPDIR="/nowhere", TEMP="", TMP="", H3GNN_DEBUG="0")
+    assert code == 1
+    assert len(err.splitlines()) == 1
+    assert "H3GNN_DEBUG=1" in err or "details are in" in err
 
 
-@pytest.mark.parametrize("error", ["ZeroDivisionError", "h3gnn.errors.InputError('no')"])
-def test_a_person_who_asks_sees_the_traceback(error: str) -> None:
-    shown = end_with(f"__import__('h3gnn.errors') and {error}", H3GNN_DEBUG="1")
-    assert "Traceback (most recent call last)" in shown.stderr
-    assert shown.stderr.splitlines()[-1].startswith("h3gnn: ")
+@pytest.mark.parametrize("error", ["ZeroDivisionError", "__import__('h3gnn').InputError('no')"])
+def test_debugging_prints_tracebacks(error: str) -> None:
+    _, _, err = end_with(error, H3GNN_DEBUG="1")
+    assert "Traceback (most recent call last)" in err
+    assert err.splitlines()[-1].startswith("h3gnn: ")
 
 
 def _torch_error() -> Exception:
@@ -81,7 +79,7 @@ def _numpy_error() -> Exception:
     return raised.value
 
 
-NO_ROOM = [
+NO_MEMORY = [
     MemoryError(),
     pa.ArrowMemoryError("malloc of size 99 failed"),
     OSError(errno.ENOMEM, "Cannot allocate memory"),
@@ -92,66 +90,54 @@ NO_ROOM = [
 ]
 
 
-@pytest.mark.parametrize("error", [*NO_ROOM, _torch_error(), _numpy_error()])
-def test_a_lack_of_memory_has_a_sentence_of_its_own(error: Exception) -> None:
-    sentence, code = ending.ending_of(error)
-    assert code == 2
-    assert sentence.startswith("not enough memory")
-    assert ending.code_of(error) == "out-of-memory"
-    assert "--batch-size" in sentence
-    assert "\n" not in sentence
+@pytest.mark.parametrize("error", [*NO_MEMORY, _torch_error(), _numpy_error()])
+def test_a_lack_of_memory_is_recognized(error: Exception) -> None:
+    message, exit_code, code = ending.ending_of(error)
+    assert (exit_code, code) == (2, "out-of-memory")
+    assert "--batch-size" in message
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_training_that_a_signal_ended_has_the_code_of_that_signal(
+def test_a_stopped_training_exits_with_the_code_of_its_signal(
     number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop = TrainingStopped("stopped after epoch 1 of 2", number)
-    assert ending.ending_of(stop) == ("stopped; nothing is half-written", 128 + number)
+    assert ending.ending_of(stop)[1:] == (128 + number, "interrupted")
     with pytest.raises(ending.Stopped) as ended, _resumable(tmp_path):
         raise stop
     assert ended.value.code == 128 + number
     monkeypatch.setattr(H3GNN, "fit", lambda *_, **__: (_ for _ in ()).throw(stop))
-    done = CliRunner().invoke(app, ["demo", "--no-picture"])
-    assert done.exit_code == 128 + number, done.output
+    assert invoke("demo", "--no-picture").exit_code == 128 + number
     assert ending.ending_of(KeyboardInterrupt())[1] == 130
 
 
-def test_with_json_an_error_is_an_object_with_its_code() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "h3gnn", "fit", "--json"], env=ENVIRONMENT, capture_output=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert json.loads(done.stderr)["error"]["code"] == "no-output"
-
-
-def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
-    assert ending.ending_of(InputError("out of memory lane")) == ("out of memory lane", 2)
-    sentence, code = ending.ending_of(FileNotFoundError(errno.ENOENT, "No such file", "x"))
-    assert code == 2
-    assert "x" in sentence
+def test_other_errors_are_not_a_lack_of_memory() -> None:
+    error = InputError("out of memory lane", code="lane")
+    assert ending.ending_of(error) == ("out of memory lane", 2, "lane")
+    message, exit_code, code = ending.ending_of(FileNotFoundError(errno.ENOENT, "No such file", "x"))
+    assert (exit_code, code) == (2, "file")
+    assert "x" in message
     assert not ending.is_out_of_memory(ValueError("a memory allocation"))
 
 
-FULL = "cannot read or write a file: [Errno 28] No space left on device"
-SAID = {
-    "--json": f'{{"error": {{"code": "file", "message": "{FULL}"}}}}\n',
-    "--help": f"h3gnn: {FULL}\n",
-}
+def test_with_json_an_error_is_an_object_with_its_code(tmp_path: Path) -> None:
+    done = run("fit", "--json", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert json.loads(done.stderr)["error"]["code"] == "no-output"
+
+
+FULL = "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); from h3gnn.cli import main; main()"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize(
-    "arguments", [("datasets", "--json"), pytest.param(("--help",), marks=pytest.mark.slow)]
-)
-def test_what_cannot_be_printed_is_said(arguments: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "h3gnn", *arguments]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            command, env=ENVIRONMENT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
+@pytest.mark.parametrize("arguments", [("datasets", "--json"), ("--help",)])
+def test_output_to_a_full_disk_is_an_error(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = run(*arguments, cwd=tmp_path, code=FULL)
     assert done.returncode == 2, done.stderr
-    assert done.stderr == SAID[arguments[-1]]
+    assert "No space left on device" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "--json" not in arguments or json.loads(done.stderr)["error"]["code"] == "file"
 
 
 EARLY = """
@@ -176,11 +162,11 @@ main()
     "number",
     [signal.SIGINT, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGTERM, signal.SIGHUP))],
 )
-def test_a_signal_while_the_program_loads_is_a_sentence_too(number: signal.Signals) -> None:
+def test_a_signal_while_the_program_loads(number: signal.Signals) -> None:
     command = [sys.executable, "-c", EARLY, str(int(number))]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode == 128 + number, done.stderr
-    assert re.fullmatch(r"h3gnn: stopped; nothing is half-written\n", done.stderr)
+    assert done.stderr == f"h3gnn: {ending.STOPPED}\n"
 
 
 SWALLOWED = """
@@ -209,14 +195,14 @@ ending.run(lambda: work)
 @pytest.mark.parametrize(
     ("kind", "code"), [("error", 143), ("dropped", 129), pytest.param("code", 143, marks=pytest.mark.slow)]
 )
-def test_a_signal_that_a_library_makes_an_error_of_is_a_signal_still(kind: str, code: int) -> None:
+def test_a_signal_counts_even_if_a_library_replaces_its_exception(kind: str, code: int) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", SWALLOWED, kind], capture_output=True, text=True, check=False
     )
-    assert (ended.returncode, ended.stderr) == (code, "h3gnn: stopped; nothing is half-written\n")
+    assert (ended.returncode, ended.stderr) == (code, f"h3gnn: {ending.STOPPED}\n")
 
 
-def test_letters_that_a_terminal_does_not_know_are_no_error() -> None:
+def test_characters_that_the_terminal_cannot_show() -> None:
     environment = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
     command = [sys.executable, "-m", "h3gnn", "datasets"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

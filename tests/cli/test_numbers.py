@@ -31,6 +31,7 @@ REFUSED = [
     (*FIT, "--channels", str(10**12)),
     (*FIT, "--set", "learning_rate=NaN"),
     (*FIT, "--set", "learning_rate=1e999"),
+    (*FIT, "--device", "abacus"),
     (*FIT, "--device", "mps"),
     (*FIT, "--device", "meta"),
     (*FIT, "--device", "xla"),

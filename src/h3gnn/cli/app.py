@@ -10,11 +10,10 @@ import typer
 from h3gnn import __version__
 from h3gnn.cli import exit as ending
 from h3gnn.cli.ask import anomalies, export, links, similar
-from h3gnn.cli.cluster import cluster
 from h3gnn.cli.compare import compare
 from h3gnn.cli.demo import demo
 from h3gnn.cli.embed import embed
-from h3gnn.cli.evaluate import evaluate
+from h3gnn.cli.evaluate import cluster, evaluate
 from h3gnn.cli.fit import fit
 from h3gnn.cli.inspect import datasets, inspect, methods
 from h3gnn.cli.output import say
@@ -33,9 +32,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Start with `h3gnn demo`, then `h3gnn fit --help`.",
 )
-COMMANDS = (demo, fit, embed, evaluate, cluster, compare, methods, tune, report, plot, inspect)
-ANSWERS = (predict, similar, anomalies, links, export)
-for command in (*COMMANDS, datasets, prepare, *ANSWERS):
+COMMANDS = (
+    *(demo, fit, embed, evaluate, cluster, compare, methods, tune, report, plot, inspect),
+    *(datasets, prepare, predict, similar, anomalies, links, export),
+)
+for command in COMMANDS:
     app.command()(ending.as_command(command))
 
 

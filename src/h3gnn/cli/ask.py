@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import RunArgument, TableOption, check_table, open_run, option
-from h3gnn.cli.output import echo_json, print_table, say, write_rows, write_table
+from h3gnn.cli.options import (
+    File,
+    Number,
+    RunArgument,
+    TableOption,
+    Text,
+    argument,
+    check_table,
+    open_run,
+    option,
+)
+from h3gnn.cli.output import echo_json, echo_written, print_table, say, write_rows, write_table
 from h3gnn.errors import InputError, check_choice
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SHOWN_LINKS = 20
 EXPORTS = {
@@ -26,11 +39,16 @@ EXPORTS = {
 """The default file or folder of each export format."""
 
 
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
+    return rows
+
+
 def similar(
     run: RunArgument,
-    nodes: Annotated[list[str], typer.Argument(metavar="NODE…", help="Ids of the query nodes.")],
-    k: Annotated[int, option("Number of similar nodes for each query.", "--k", min=1)] = 10,
-    among: Annotated[str | None, option("Candidates: comma-separated ids; default all nodes.")] = None,
+    nodes: Annotated[list[str], argument("Ids of the query nodes.", "NODE…")],
+    k: Annotated[int, option("Number of similar nodes for each query.", min=1)] = 10,
+    among: Annotated[Text, option("Candidates: comma-separated ids; default all nodes.")] = None,
     out: TableOption = None,
     safe_csv: options.SafeCsvOption = False,
     device: options.DeviceOption = "auto",
@@ -45,14 +63,13 @@ def similar(
     if out is not None:
         write_table(out, table, safe=safe_csv)
     if as_json:
-        typer.echo(table.to_json(orient="records", indent=2, force_ascii=False))
+        echo_json(_records(table))
         return
     headings = ("node", "cosine", "edge", "shared neighbours", "shared features", "agree most in")
     for query, rows in table.groupby("node", sort=False):
-        lines = [_similar_cells(row) for row in json.loads(rows.to_json(orient="records"))]
-        print_table(f"Most similar to {query}", headings, lines, right=("cosine",))
-    if out is not None:
-        typer.echo(f"wrote {out}")
+        cells = [_similar_cells(row) for row in _records(rows)]
+        print_table(f"Most similar to {query}", headings, cells, right=("cosine",))
+    echo_written(out)
 
 
 def _similar_cells(row: dict[str, Any]) -> list[str]:
@@ -71,7 +88,7 @@ def _similar_cells(row: dict[str, Any]) -> list[str]:
 
 def anomalies(
     run: RunArgument,
-    top: Annotated[int, option("Number of nodes to show; the file has all.", "--top", min=1)] = 20,
+    top: Annotated[int, option("Number of nodes to show; the file has all.", min=1)] = 20,
     out: TableOption = None,
     safe_csv: options.SafeCsvOption = False,
     device: options.DeviceOption = "auto",
@@ -86,32 +103,22 @@ def anomalies(
     table = model.anomalies()
     if out is not None:
         write_table(out, table, safe=safe_csv)
-    rows = json.loads(table.head(top).to_json(orient="records"))
+    rows, headings = _records(table.head(top)), list(map(str, table))
     if as_json:
-        parts = [name for name in table if name not in ("node", "score")]
+        parts = [name for name in headings if name not in ("node", "score")]
         result = {"nodes": len(table), "parts": parts, "anomalies": rows}
         echo_json(result | {"out": out, "provenance": model.graph_.provenance.as_dict()})
         return
     cells = [[str(row.pop("node")), *(f"{value:.3f}" for value in row.values())] for row in rows]
-    headings = list(map(str, table))
     print_table(f"The top {len(rows)} of {len(table):,} nodes", headings, cells, right=headings[1:])
-    if out is not None:
-        typer.echo(f"wrote {out}")
+    echo_written(out)
 
 
 def links(
     run: RunArgument,
-    nodes: Annotated[
-        list[str] | None, typer.Argument(metavar="NODE…", help="Only pairs with one of these nodes.")
-    ] = None,
-    top: Annotated[int, option("Number of pairs.", "--top", min=1)] = 100,
-    check: Annotated[
-        str,
-        option(
-            "refit: hide a tenth of the edges, fit once more without them, train and score on these. "
-            "none: rank by similarity, without a check."
-        ),
-    ] = "refit",
+    nodes: Annotated[list[str] | None, argument("Only pairs with one of these nodes.", "NODE…")] = None,
+    top: Annotated[int, option("Number of pairs.", min=1)] = 100,
+    check: Annotated[str, option("refit (without some edges, to score on them) or none.")] = "refit",
     out: TableOption = None,
     safe_csv: options.SafeCsvOption = False,
     device: options.DeviceOption = "auto",
@@ -131,7 +138,7 @@ def links(
     found = model.links(nodes or None, top=top, check=check == "refit")
     if out is not None:
         write_table(out, found.table, safe=safe_csv)
-    rows = json.loads(found.table.to_json(orient="records"))
+    rows = _records(found.table)
     if as_json:
         result = {"links": rows, "held_out": found.scores, "how": found.how, **found.counts}
         echo_json(result | {"out": out, "provenance": model.graph_.provenance.as_dict()})
@@ -149,17 +156,14 @@ def links(
             f"{scores['auc_of_shared_neighbours']:.3f}), average precision {scores['average_precision']:.3f}"
         )
     typer.echo(f"score: {found.how}")
-    if out is not None:
-        typer.echo(f"wrote {out}")
+    echo_written(out)
 
 
 def export(
     run: RunArgument,
-    to: Annotated[str, option(f"The format: {', '.join(EXPORTS)}.", "--to")],
-    out: Annotated[Path | None, option("The file or folder to write.", "--out")] = None,
-    dimensions: Annotated[
-        int | None, option("Reduce the embedding to this many principal components.", min=1)
-    ] = None,
+    to: Annotated[str, option(f"The format: {', '.join(EXPORTS)}.")],
+    out: Annotated[File, option("The file or folder to write.")] = None,
+    dimensions: Annotated[Number, option("Reduce to this many principal components.", min=1)] = None,
     safe_csv: options.SafeCsvOption = False,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
@@ -173,11 +177,11 @@ def export(
     from h3gnn.graphs.ids import check_ids
 
     check_choice("--to", to, tuple(EXPORTS))
-    path = Path(EXPORTS[to]) if out is None else out
+    path = out or Path(EXPORTS[to])
     if to in FOLDERS:
         check_folder(path, to)
     else:
-        options.check_output(path, (Path(EXPORTS[to]).suffix,))
+        options.check_output(path, Path(EXPORTS[to]).suffix)
     if path.absolute() == run.absolute():
         raise InputError(f"{path} is the run itself; choose another folder (--out)", code="output-is-run")
     model = open_run(run, device)
@@ -188,15 +192,14 @@ def export(
     else:
         write_rows(path, embedding, model.graph_.node_ids, safe=safe_csv)
         written = [path, *([path.with_suffix(".ids.csv")] if to == "npy" else [])]
-    if to == "graphml" and embedding.shape[1] > MOST_ATTRIBUTES:
+    nodes, columns = embedding.shape
+    if to == "graphml" and columns > MOST_ATTRIBUTES:
         say(
-            f"note: the GraphML file has two coordinates only, since it cannot hold {embedding.shape[1]:,} "
-            f"columns; --dimensions {MOST_ATTRIBUTES} includes that many"
+            f"note: the GraphML file has two coordinates only, since it cannot hold {columns:,} columns; "
+            f"--dimensions {MOST_ATTRIBUTES} includes that many"
         )
     if as_json:
-        sizes = {"nodes": len(embedding), "dimensions": embedding.shape[1]}
-        about = {"provenance": model.graph_.provenance.as_dict()}
-        echo_json({"format": to, "files": list(map(str, written)), **sizes, **about})
-        return
-    for one in written:
-        typer.echo(f"wrote {one}")
+        result = {"format": to, "files": list(map(str, written)), "nodes": nodes, "dimensions": columns}
+        echo_json(result | {"provenance": model.graph_.provenance.as_dict()})
+    else:
+        echo_written(*written)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from h3gnn.cli import options
-from h3gnn.cli.options import Source, TopOption, option, takes_graph
+from h3gnn.cli.options import File, Number, Source, TopOption, option, takes_graph
 from h3gnn.cli.output import echo_json, say, say_repairs
 from h3gnn.errors import InputError
 from h3gnn.resources import AddBar, progress
@@ -20,55 +23,21 @@ if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
 
 DEFAULT = "raw,smoothed,diffused,untrained,mlp,gcn,gprgnn,h2gcn,dgi,ccassg,maskgae,greet,h3gnn"
 QUICK_SPLITS = 3
-PANEL = "Comparison"
+_opt = partial(option, panel="Comparison")
 
 
 @takes_graph
 def compare(
     *,
     source: Source,
-    methods: Annotated[
-        str,
-        option(
-            "Comma-separated names, a group (self-supervised, supervised, clustering), or all: see "
-            "`h3gnn methods`.",
-            panel=PANEL,
-        ),
-    ] = DEFAULT,
-    seeds: Annotated[
-        int | None,
-        option("Number of trainings; default: 1 with several splits, 5 with one.", panel=PANEL, min=1),
-    ] = None,
-    grid: Annotated[
-        str, option("Hyperparameter grid of supervised methods: small (4) or full (36).", panel=PANEL)
-    ] = "small",
-    out: Annotated[
-        Path | None,
-        option(
-            "Store each result in this .json; the same command continues from there.", "--out", panel=PANEL
-        ),
-    ] = None,
-    quick: Annotated[
-        bool,
-        option(
-            "A trial run: few epochs, three splits, one setting each; not with --trials or --published.",
-            "--quick",
-            panel=PANEL,
-        ),
-    ] = False,
-    published: Annotated[
-        bool, option("Use the authors' settings of other systems, where known.", "--published", panel=PANEL)
-    ] = False,
-    trials: Annotated[
-        int,
-        option(
-            "Tune every method: number of settings to try; each split chooses by its own training and "
-            "validation nodes. Options that are given stay fixed.",
-            panel=PANEL,
-            min=0,
-        ),
-    ] = 0,
-    jobs: Annotated[int, option("Methods that run at once, in separate processes.", panel=PANEL, min=1)] = 1,
+    methods: Annotated[str, _opt("Names, a group or all; see `h3gnn methods`.")] = DEFAULT,
+    seeds: Annotated[Number, _opt("Trainings; default: 1 with several splits, 5 with one.", min=1)] = None,
+    grid: Annotated[str, _opt("Grid of supervised methods: small (4 settings) or full (36).")] = "small",
+    out: Annotated[File, _opt("Store results in this .json; the same command continues.")] = None,
+    quick: Annotated[bool, _opt("A trial run: few epochs, splits and settings.", "--quick")] = False,
+    published: Annotated[bool, _opt("Use the authors' settings where known.", "--published")] = False,
+    trials: Annotated[int, _opt("Settings to try per method; each split chooses its own.", min=0)] = 0,
+    jobs: Annotated[int, _opt("Methods that run at once, in separate processes.", min=1)] = 1,
     top: TopOption = None,
     preset: options.PresetOption = None,
     epochs: options.EpochsOption = None,
@@ -81,29 +50,26 @@ def compare(
 
     `h3gnn compare texas --methods smoothed,gcn,h3gnn --out results.json`
     """
-    loaded = source.load()
     from h3gnn.experiments import compare as comparing
     from h3gnn.experiments.methods import find_methods, variant
     from h3gnn.experiments.run import method_params
     from h3gnn.graphs.graph import first_splits
 
-    if out is not None:
-        options.check_output(out, (".json",))
+    options.check_output(out, ".json")
     if quick and published:
         raise InputError("give either --quick or --published", code="quick-and-published")
     if trials and (quick or published):
         raise InputError(
             "--trials searches settings: omit --quick and --published", code="trials-and-settings"
         )
-    chosen = find_methods(methods)
-    loaded = first_splits(loaded, QUICK_SPLITS) if quick else loaded
-    named = {"epochs": epochs, "n_models": models}
-    model = options.build_estimator(
-        preset or ("quick" if quick else None), named, set_, seed=0, device=device
-    )
+    chosen, named = find_methods(methods), {"epochs": epochs, "n_models": models}
+    preset = preset or ("quick" if quick else None)
+    model = options.build_estimator(preset, named, set_, seed=0, device=device)
     fixed = tuple(options.given_settings(named, set_))
     for method in chosen:
         method_params(method, model, grid)  # rejects an unknown grid before the work
+    loaded = source.load()
+    loaded = first_splits(loaded, QUICK_SPLITS) if quick else loaded
     say_repairs(loaded)
     trainings = seeds or (1 if loaded.num_splits > 1 or quick else 5)
     say(
@@ -147,13 +113,7 @@ def compare(
 
 
 class _Watcher:
-    """Shows the progress of a comparison: bars on a terminal, else a line for each method.
-
-    Args:
-        add_bar: adds a bar.
-        methods: how many there are.
-        out: where results are kept.
-    """
+    """Shows the progress of a comparison: bars on a terminal, else a line for each method."""
 
     def __init__(self, add_bar: AddBar, methods: int, out: Path | None) -> None:
         self.add_bar, self.methods, self.out = add_bar, methods, out
@@ -203,6 +163,7 @@ class _Watcher:
 
 
 def _print_table(result: Comparison) -> None:
+    """Print a row per method, then what the numbers mean and the verdict."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.markup import escape
@@ -212,7 +173,7 @@ def _print_table(result: Comparison) -> None:
     from h3gnn.experiments.methods import METHODS
     from h3gnn.report.tables import other_measures, percent, rare_class_note
 
-    console, shown = Console(), [result.results[name] for name in result.ranked]
+    shown = [result.results[name] for name in result.ranked]
     reference, rare = "H3GNN" if result.reference == "h3gnn" else "the best", result.leading != "accuracy"
     table = Table(title=escape(shown[0].graph), title_justify="left", box=SIMPLE_HEAD)
     others = other_measures(result.leading) if rare else []
@@ -235,7 +196,16 @@ def _print_table(result: Comparison) -> None:
         )
     for name, left in result.left_out.items():
         table.add_row(f"  {escape(METHODS[name].title)}", left.word, *[""] * (len(table.columns) - 2))
-    console.print(table)
+    Console().print(table)
+    if rare:
+        typer.echo(rare_class_note(shown[0]))
+    typer.echo(_legend(shown))
+    for left in result.left_out.values():
+        typer.echo(left.why)
+    typer.echo(result.verdict)
+
+
+def _legend(shown: list[Result]) -> str:
     seeds, splits = max(len(one.probe.values) for one in shown), len(shown[0].probe.values[0])
     words = (
         f"★ best here; mean ± standard deviation over {splits} split(s) × {seeds} seed(s), in %; "
@@ -246,12 +216,7 @@ def _print_table(result: Comparison) -> None:
     tried = [len(one.params["tried"]) for one in shown if one.protocol == "nested"]
     if tried:
         words += f"; up to {max(tried)} settings of each method tried, chosen by each split's own nodes"
-    if rare:
-        console.print(rare_class_note(shown[0]), markup=False, highlight=False, soft_wrap=True)
-    console.print(words, markup=False, highlight=False, soft_wrap=True)
-    for left in result.left_out.values():
-        console.print(left.why, markup=False, highlight=False, soft_wrap=True)
-    console.print(result.verdict, markup=False, highlight=False, soft_wrap=True)
+    return words
 
 
 def _versus(result: Comparison, name: str) -> str:

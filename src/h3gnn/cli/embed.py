@@ -8,17 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import (
-    NEW,
-    NewEdgesOption,
-    NewFeaturesOption,
-    RunArgument,
-    Source,
-    extend_run,
-    open_run,
-    option,
-    takes_graph,
-)
+from h3gnn.cli.options import NEW, NewEdgesOption, NewFeaturesOption, RunArgument, Source, option, takes_graph
 from h3gnn.cli.output import EMBEDDING_ENDINGS, echo_json, say_repairs, write_result, write_rows
 from h3gnn.errors import InputError
 
@@ -28,13 +18,11 @@ def embed(
     *,
     run: RunArgument,
     source: Source,
-    out: Annotated[Path, option("File for the embeddings: .parquet, .csv or .npy.", "--out")] = Path(
-        "embeddings.parquet"
-    ),
+    out: Annotated[Path, option("The file: .parquet, .csv or .npy.")] = Path("embeddings.parquet"),
     new_features: NewFeaturesOption = None,
     new_edges: NewEdgesOption = None,
     refresh: Annotated[
-        bool, option("Embed all nodes of the extended graph, not only the new ones.", "--refresh", panel=NEW)
+        bool, option("Embed all nodes, not only the new ones.", "--refresh", panel=NEW)
     ] = False,
     safe_csv: options.SafeCsvOption = False,
     device: options.DeviceOption = "auto",
@@ -44,26 +32,24 @@ def embed(
 
     `h3gnn embed run/ --new-features today.csv --new-edges today-edges.csv --out today.parquet`
     """
-    options.check_output(out, EMBEDDING_ENDINGS)
+    options.check_output(out, *EMBEDDING_ENDINGS)
     if new_features is not None or new_edges is not None:
         if source.is_given:
-            raise InputError(
-                "give new nodes of the fitted graph or another graph, not both", code="two-graphs"
-            )
-        model = open_run(run, device)
-        found = extend_run(model, new_features, new_edges, source.reading(), refresh=refresh)
+            raise InputError("give new nodes or another graph, not both", code="two-graphs")
+        model = options.open_run(run, device)
+        found = options.extend_run(model, new_features, new_edges, source.reading(), refresh=refresh)
         write_rows(out, found.embedding, found.node_ids, safe=safe_csv)
         more = {"new_nodes": found.new, "refreshed": found.refreshed, "notes": list(found.notes)}
-        nodes, which = len(found.embedding), f"{found.new:,} new nodes"
-        which = f"all {nodes:,} nodes, {found.new:,} of them new" if refresh else which
-        _report(out, nodes, found.embedding.shape[1], found.graph, which, as_json, more)
+        nodes, dimensions = found.embedding.shape
+        which = f"all {nodes:,} nodes, {found.new:,} of them new" if refresh else f"{found.new:,} new nodes"
+        _report(out, nodes, dimensions, found.graph, which, as_json, more)
         return
     if refresh:
         raise InputError(
             "--refresh is for an extended graph: give --new-features and --new-edges", code="refresh-alone"
         )
-    source.refuse_alone()
-    model = open_run(run, device, in_files=True)
+    source.check_unused()
+    model = options.open_run(run, device, in_files=True)
     graph = model.graph_
     if source.is_given:
         graph = source.load(in_files=True, plan=graph.plan)

@@ -1,22 +1,42 @@
-"""`h3gnn evaluate`: how good embeddings are, by labels that they never saw."""
+"""`h3gnn evaluate` and `h3gnn cluster`: score and cluster the embeddings of a run or a file."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from h3gnn.cli import options
-from h3gnn.cli.options import EmbeddingsArgument, Source, TopOption, option, takes_graph
-from h3gnn.cli.output import echo_json, read_embedded, say, say_repairs, stages
+from h3gnn.cli.options import EmbeddingsArgument, Number, Source, TableOption, TopOption, option, takes_graph
+from h3gnn.cli.output import (
+    EMBEDDING_ENDINGS,
+    echo_json,
+    echo_written,
+    print_table,
+    say,
+    say_repairs,
+    stages,
+    write_table,
+)
 from h3gnn.errors import InputError
+from h3gnn.evaluation import MAX_CLUSTERS
 from h3gnn.tuned import tuned_on
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
+    import numpy as np
+    import numpy.typing as npt
+
+    from h3gnn.estimator import H3GNN
     from h3gnn.evaluation.results import Result
     from h3gnn.graphs.graph import Graph
+    from h3gnn.ondisk.mapped import MappedGraph
 
-PANEL = "Evaluation"
+_opt = partial(option, panel="Evaluation")
+_clusters = partial(option, panel="Clusters")
 
 
 @takes_graph
@@ -26,29 +46,18 @@ def evaluate(
     source: Source,
     protocol: Annotated[
         str,
-        option(
+        _opt(
             "validation, nested (with --trials, each split chooses settings by its own nodes), or published "
-            "(chosen on test nodes, only to compare with the paper).",
-            panel=PANEL,
+            "(chosen on test nodes, only to compare with the paper)."
         ),
     ] = "validation",
-    epoch_rule: Annotated[
-        str, option("With --preset: last, validation or label-free.", panel=PANEL)
-    ] = "last",
-    probe: Annotated[str, option("logistic, or gradient (linear layer and Adam).", panel=PANEL)] = "logistic",
-    clusters: Annotated[bool, option("Also run k-means.", "--clusters/--no-clusters", panel=PANEL)] = True,
+    epoch_rule: Annotated[str, _opt("With --preset: last, validation or label-free.")] = "last",
+    probe: Annotated[str, _opt("logistic, or gradient (linear layer and Adam).")] = "logistic",
+    clusters: Annotated[bool, _opt("Also run k-means.")] = True,
     top: TopOption = None,
     preset: options.PresetOption = None,
-    seeds: Annotated[int, option("With --preset: number of trainings.", panel=PANEL, min=1)] = 10,
-    trials: Annotated[
-        int,
-        option(
-            "With --protocol nested and --preset: number of settings to try around the preset; options "
-            "that are given stay fixed.",
-            panel=PANEL,
-            min=1,
-        ),
-    ] = 1,
+    seeds: Annotated[int, _opt("With --preset: number of trainings.", min=1)] = 10,
+    trials: Annotated[int, _opt("With --protocol nested: settings to try around the preset.", min=1)] = 1,
     epochs: options.EpochsOption = None,
     models: options.ModelsOption = None,
     set_: options.SetOption = None,
@@ -71,7 +80,7 @@ def evaluate(
         named = {"epochs": epochs, "n_models": models}
         model = options.build_estimator(preset, named, set_, seed=0, device=device)
         how["fixed"] = tuple(options.given_settings(named, set_))
-        result = _of_preset(model, preset, source.benchmark, _load(source), seeds, trials, how)
+        result = _evaluate_preset(model, preset, source.benchmark, _load(source), seeds, trials, how)
     else:
         if epochs is not None or models is not None or set_:
             raise InputError("--epochs, --models and --set need --preset", code="option-needs-preset")
@@ -79,9 +88,9 @@ def evaluate(
             raise InputError(
                 "give a run, a file of embeddings, or --preset NAME with a graph", code="no-embeddings"
             )
-        source.refuse_alone()
+        source.check_unused()
         graph = _load(source, in_files=True) if source.is_given else None
-        result = _of_embedding(embeddings, source.benchmark, graph, device, how)
+        result = _evaluate_embeddings(embeddings, source.benchmark, graph, device, how)
     if as_json:
         echo_json(result.as_dict())
         return
@@ -95,11 +104,12 @@ def _checked(how: dict[str, Any], *, trains: bool) -> dict[str, Any]:
     from h3gnn.evaluation.evaluator import find_probe
     from h3gnn.evaluation.protocols import NESTED, find_protocol
 
-    if how["protocol"] == NESTED.name and not trains:
+    nested = how["protocol"] == NESTED.name
+    if nested and not trains:
         raise InputError("--protocol nested needs --preset NAME with a graph", code="nested-needs-preset")
-    protocol = NESTED if how["protocol"] == NESTED.name else find_protocol(how["protocol"])
+    protocol = NESTED if nested else find_protocol(how["protocol"])
     rule = protocol.epoch_rule(how["epoch_rule"])
-    if protocol is NESTED and rule != "last":
+    if nested and rule != "last":
         raise InputError("--protocol nested uses the last epoch: omit --epoch-rule", code="nested-epoch-rule")
     find_probe(how["probe"])
     if not trains and rule in ("validation", "label-free"):
@@ -113,9 +123,10 @@ def _load(source: Source, *, in_files: bool = False) -> Graph:
     return loaded
 
 
-def _of_preset(
-    model: Any, preset: str, name: str | None, graph: Graph, seeds: int, trials: int, how: dict[str, Any]
+def _evaluate_preset(
+    model: H3GNN, preset: str, name: str | None, graph: Graph, seeds: int, trials: int, how: dict[str, Any]
 ) -> Result:
+    """Train with a preset once per seed and score every model."""
     from h3gnn.evaluation.protocols import NESTED, POOLED, VALIDATION
     from h3gnn.experiments.methods import METHODS
     from h3gnn.experiments.run import duration, run_method
@@ -135,31 +146,32 @@ def _of_preset(
     of = f"{seeds} × {models} of {model.epochs} epochs on {graph.num_nodes:,} nodes"
     say(f"{searched}{of}, {graph.num_splits} splits")
     method = replace(METHODS["h3gnn"], title=f"H3GNN, preset {preset}", probe=how.pop("probe"))
-    fixed = how.pop("fixed")
-    given = {
+    fixed, verbose = how.pop("fixed"), model.set_params(verbose=True)
+    given: dict[str, Any] = {
         "seeds": range(seeds),
-        "model": model.set_params(verbose=True),
+        "model": verbose,
         "device": model.device,
         "name": name,
+        "watch": watch,
     }
     pooled = tuned_on(preset) == graph.provenance.sha256
-    if how["protocol"] is NESTED:
-        if pooled:
-            raise InputError(
-                f"the preset {preset} was chosen by all splits of this graph (`pooled`, not `nested`); start "
-                "from `single`, `quick` or another preset, and give --trials",
-                code="preset-is-pooled",
-            )
-        if trials > 1:
-            options.say_fixed(fixed, method.ranges)
-        method = fix_settings(method, fixed, trials) if trials > 1 else replace(method, ranges={})
-        found = run_nested(method, graph, budget=SearchBudget(trials), top=how["top"], watch=watch, **given)
-        return found.results[NESTED.name]
-    result = run_method(method, graph, watch=watch, **given, **how)
-    return replace(result, protocol=POOLED.name) if pooled and how["protocol"] is VALIDATION else result
+    if how["protocol"] is not NESTED:
+        result = run_method(method, graph, **given, **how)
+        return replace(result, protocol=POOLED.name) if pooled and how["protocol"] is VALIDATION else result
+    if pooled:
+        raise InputError(
+            f"the preset {preset} was chosen by all splits of this graph (`pooled`, not `nested`); start "
+            "from `single`, `quick` or another preset, and give --trials",
+            code="preset-is-pooled",
+        )
+    if trials > 1:
+        options.say_fixed(fixed, method.ranges)
+    method = fix_settings(method, fixed, trials) if trials > 1 else replace(method, ranges={})
+    found = run_nested(method, graph, budget=SearchBudget(trials), top=how["top"], **given)
+    return found.results[NESTED.name]
 
 
-def _of_embedding(
+def _evaluate_embeddings(
     embeddings: str, name: str | None, graph: Graph | None, device: str, how: dict[str, Any]
 ) -> Result:
     import torch
@@ -170,9 +182,219 @@ def _of_embedding(
     read = read_embedded(embeddings, graph, device, to_score=True)
     if read.graph is None:
         raise InputError(f"{embeddings} has no labels: also give the graph", code="no-labels")
-    made = given(
-        read.method, torch.from_numpy(read.values), read.params, epoch=read.epochs, probe=how.pop("probe")
-    )
+    rows = torch.from_numpy(read.values)
+    method = given(read.method, rows, read.params, epoch=read.epochs, probe=how.pop("probe"))
     seeds = [] if read.seed is None else [read.seed]
-    with stages() as told:
-        return run_method(made, read.graph, seeds=seeds, device=device, name=name, scoring=told, **how)
+    with stages() as stage:
+        return run_method(method, read.graph, seeds=seeds, device=device, name=name, scoring=stage, **how)
+
+
+@takes_graph
+def cluster(
+    *,
+    embeddings: EmbeddingsArgument = None,
+    source: Source,
+    out: TableOption = None,
+    clusters: Annotated[
+        Number, _clusters("Number; default: as many as classes, or by silhouette.", min=1)
+    ] = None,
+    max_clusters: Annotated[int, _clusters("The silhouette chooses from 2 to this.", min=2)] = MAX_CLUSTERS,
+    starts: Annotated[int, _clusters("Initializations of k-means.", min=1)] = 10,
+    seed: options.SeedOption = 0,
+    safe_csv: options.SafeCsvOption = False,
+    device: options.DeviceOption = "auto",
+    as_json: options.JsonOption = False,
+) -> None:
+    """Cluster the nodes by their embeddings with k-means; labels are not needed.
+
+    `h3gnn cluster run/ --out clusters.csv`
+    """
+    from h3gnn.graphs.ids import check_ids
+
+    if embeddings is None:
+        raise InputError("give a folder of `h3gnn fit --out`, or a file of embeddings", code="no-embeddings")
+    options.check_table(out)
+    source.check_unused()
+    read = read_embedded(embeddings, source.load() if source.is_given else None, device)
+    if out is not None:
+        check_ids(read.ids, out)
+    found, summary = _cluster(read, clusters, max_clusters, starts, seed)
+    if out is not None:
+        import pandas as pd
+
+        write_table(out, pd.DataFrame({"node": read.ids, "cluster": found}), safe=safe_csv)
+        summary["out"] = str(out)
+    if as_json:
+        echo_json(summary)
+        return
+    _print_clusters(summary)
+    echo_written(out)
+
+
+def _cluster(
+    read: Embedded, clusters: int | None, most: int, starts: int, seed: int
+) -> tuple[npt.NDArray[np.int64], dict[str, Any]]:
+    import numpy as np
+
+    from h3gnn.evaluation.clustering import compare_clusters, pick_clusters
+    from h3gnn.storage.runs import made_with
+
+    nodes = len(read.values)
+    labels = None if read.graph is None or read.graph.labels is None else read.graph.labels.numpy()
+    classes = 0 if labels is None else np.unique(labels[labels >= 0]).size
+    count = clusters or classes or None
+    if (count or 2) > nodes:
+        raise InputError(f"{count or 2} clusters need as many nodes; there are {nodes}", code="too-few-nodes")
+    given = None if count is None else [count]
+    found, measured = pick_clusters(read.values, given, most=most, n_init=starts, seed=seed)
+    sizes = np.bincount(found).tolist()
+    silhouettes = {str(one): None if np.isnan(value) else value for one, value in measured.items()}
+    return found, {
+        "nodes": nodes,
+        "clusters": len(sizes),
+        "chosen_by": "--clusters" if clusters else "classes" if classes else "silhouette",
+        "sizes": sizes,
+        "silhouette": max((value for value in silhouettes.values() if value is not None), default=None),
+        "silhouettes": silhouettes,
+        "clustering": compare_clusters(found, labels) if labels is not None and classes else None,
+        "method": read.method,
+        "graph": None if read.graph is None else read.graph.provenance.as_dict(),
+        "params": read.params,
+        "starts": starts,
+        "seed": seed,
+        **made_with(),
+    }
+
+
+def _print_clusters(summary: dict[str, Any]) -> None:
+    nodes, silhouette = summary["nodes"], summary["silhouette"]
+    rows = [
+        [str(number), f"{size:,}", f"{100 * size / nodes:.1f} %"]
+        for number, size in enumerate(summary["sizes"])
+    ]
+    title = f"{summary['clusters']} clusters of {nodes:,} nodes"
+    print_table(title, ("cluster", "nodes", "share"), rows, right=("nodes", "share"))
+    typer.echo(f"silhouette {'–' if silhouette is None else f'{silhouette:.3f}'}")
+    if summary["chosen_by"] == "silhouette":
+        others = ", ".join(f"{k}: {v:.3f}" for k, v in summary["silhouettes"].items() if v is not None)
+        typer.echo(f"silhouette by number of clusters: {others}")
+    if summary["clustering"] is not None:
+        agreed = ", ".join(f"{name} {100 * value:.1f} %" for name, value in summary["clustering"].items())
+        typer.echo(f"agreement with the classes: {agreed}")
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """An embedding `[nodes, D]` with its nodes' ids, its graph if there is one, and its origin."""
+
+    values: npt.NDArray[np.float32]
+    ids: npt.NDArray[Any]
+    graph: Graph | None
+    method: str
+    params: dict[str, Any]
+    seed: int | None = None
+    epochs: int = 0
+
+
+def read_embedded(
+    given: str, graph: Graph | MappedGraph | None, device: str, *, to_score: bool = False
+) -> Embedded:
+    """Return the embedding of a run or a file; with a graph, one row for each of its nodes in their order.
+
+    With `to_score`, a graph on disk is accepted, of which only the labelled nodes are embedded.
+    """
+    path = Path(given)
+    if path.is_dir():
+        return _embed_run(path, graph, device, to_score)
+    if path.suffix.lower() not in EMBEDDING_ENDINGS:
+        raise InputError(
+            f"{given} is neither a folder of `h3gnn fit --out` nor a file that ends in one of "
+            f"{', '.join(EMBEDDING_ENDINGS)}",
+            code="not-embeddings",
+        )
+    return _read_file(path, graph)
+
+
+def _embed_run(folder: Path, given: Graph | MappedGraph | None, device: str, to_score: bool) -> Embedded:
+    from h3gnn.graphs.graph import with_splits
+    from h3gnn.settings import kept_for
+
+    model = options.open_run(folder, device, in_files=to_score or given is not None)
+    graph = model.graph_ if given is None else given
+    if not graph.in_memory:
+        values, graph = _labelled_rows(model, graph)
+    elif given is None:
+        values, graph = model.embedding_, with_splits(graph)
+    else:
+        values = model.transform(graph)
+    params = kept_for("log", model.get_settings())
+    seed = model.random_state if isinstance(model.random_state, int) else None
+    return Embedded(values, graph.node_ids, graph, "H3GNN", params, seed, model.epochs)
+
+
+def _labelled_rows(model: H3GNN, graph: MappedGraph) -> tuple[npt.NDArray[np.float32], Graph]:
+    """Return the embeddings of a graph's labelled nodes, and these nodes."""
+    import numpy as np
+
+    from h3gnn.ondisk.mapped import labelled_nodes
+    from h3gnn.resources import check_memory
+
+    nodes, labelled = labelled_nodes(graph)
+    size = 4 * len(nodes) * len(model.get_feature_names_out())
+    check_memory(2 * size, f"the embeddings of {len(nodes):,} labelled nodes")
+    if len(nodes) < graph.num_nodes:
+        say(f"note: of a graph on disk, only the {len(nodes):,} labelled nodes are scored")
+    kept, first, wanted = [], 0, nodes.numpy()
+    for chunk in model.embedding_chunks(graph):
+        begin, end = np.searchsorted(wanted, [first, first + len(chunk)])
+        kept.append(chunk[wanted[begin:end] - first])
+        first += len(chunk)
+    return np.concatenate(kept), labelled
+
+
+def _read_file(path: Path, given: Graph | MappedGraph | None) -> Embedded:
+    import hashlib
+
+    import numpy as np
+
+    from h3gnn.graphs.ids import find_ids, quoted
+    from h3gnn.ondisk.mapped import labelled_nodes
+    from h3gnn.tables.features import read_vectors
+
+    read = read_vectors(path)
+    values = np.asarray(read.values, dtype=np.float32)
+    if not np.isfinite(values).all():
+        row = int(np.argwhere(~np.isfinite(values))[0, 0])
+        raise InputError(f"{path} has NaN or infinity in row {row}", code="embedding-not-finite")
+    ids = read.ids if read.named else _ids_beside(path, read.ids)
+    graph = given if given is None or given.in_memory else labelled_nodes(given)[1]
+    if graph is not None and given is not None:
+        rows, name = find_ids(graph.node_ids, ids), graph.provenance.source
+        missing = np.flatnonzero(rows < 0)
+        if missing.size:
+            raise InputError(
+                f"{path} has no row for node {quoted(graph.node_ids[missing[0]])} of {name} "
+                f"({missing.size} of {graph.num_nodes} nodes are missing)",
+                code="embedding-rows-missing",
+            )
+        if len(ids) > given.num_nodes:
+            say(f"note: {path} has {len(ids) - given.num_nodes:,} rows for nodes that {name} does not have")
+        values, ids = values[rows], graph.node_ids
+    digest = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
+    return Embedded(values, ids, graph, path.name, {"embeddings": str(path), "embeddings_sha256": digest})
+
+
+def _ids_beside(path: Path, positions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the ids of `NAME.ids.csv`, which `h3gnn embed` writes for an NPY file; else the positions."""
+    from h3gnn.tables.reader import open_table
+
+    beside = path.with_suffix(".ids.csv")
+    if not beside.exists():
+        return positions
+    table = open_table(beside, role="node ids", header=True)
+    ids = table.load([0]).unique_ids(0)
+    if len(ids) != len(positions):
+        raise InputError(
+            f"{beside} has {len(ids)} ids, but {path} has {len(positions)} rows", code="embedding-rows"
+        )
+    return ids

@@ -96,11 +96,11 @@ def run(load: Callable[[], Callable[[], object]]) -> None:
             traceback.print_exc()
         if _received:
             _leave(STOPPED, 128 + _received[-1][0])
-        _leave(*ending_of(error), code_of(error))
+        _leave(*ending_of(error))
 
 
 def as_command(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that prepares memory for its libraries and reports to typer which signal ended it.
+    """Return a command that prepares memory and exits with the code of the signal that ended its training.
 
     For typer, every `KeyboardInterrupt` is Ctrl-C. A command owns the process, so it may retain its heap.
     """
@@ -117,32 +117,22 @@ def as_command(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def ending_of(error: BaseException) -> tuple[str, int]:
-    """Return the message and the exit code of an error; the traceback of an internal error goes to a file."""
+def ending_of(error: BaseException) -> tuple[str, int, str]:
+    """Return message, exit code and error code; the traceback of an internal error goes to a file."""
     if isinstance(error, InputError):
-        return str(error), 2
+        return str(error), 2, error.code
     if isinstance(error, RankLostError):
-        return str(error), 1
+        return str(error), 1, "process-lost"
     if isinstance(error, KeyboardInterrupt):
-        return STOPPED, code_of_signal(error)
+        return STOPPED, code_of_signal(error), "interrupted"
     if is_out_of_memory(error):
-        return f"not enough memory ({_describe(error)}): {LESS_MEMORY}", 2
+        return f"not enough memory ({_describe(error)}): {LESS_MEMORY}", 2, "out-of-memory"
     if isinstance(error, OSError):
-        return f"cannot read or write a file: {error}", 2
+        return f"cannot read or write a file: {error}", 2, "file"
     log = _write_traceback(error)
     details = f"details are in {log}" if log else "H3GNN_DEBUG=1 shows the details"
-    return f"internal error ({_describe(error)}). Please report this; {details}", 1
-
-
-def code_of(error: BaseException) -> str:
-    """Return the stable identifier of an error."""
-    if isinstance(error, InputError):
-        return error.code
-    if isinstance(error, KeyboardInterrupt | RankLostError):
-        return "interrupted" if isinstance(error, KeyboardInterrupt) else "process-lost"
-    if is_out_of_memory(error):
-        return "out-of-memory"
-    return "file" if isinstance(error, OSError) else "internal-error"
+    message = f"internal error ({_describe(error)}). Please report this; {details}"
+    return message, 1, "internal-error"
 
 
 def code_of_signal(stop: KeyboardInterrupt) -> int:
@@ -154,11 +144,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an allocator failed: Python, numpy, torch (any device), Arrow or the system."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
-        return True
     if not isinstance(error, RuntimeError | ImportError | OSError | SystemError):
         return False
-    return bool(NO_MEMORY.search(str(error)))
+    return getattr(error, "errno", None) == errno.ENOMEM or bool(NO_MEMORY.search(str(error)))
 
 
 def is_debugging() -> bool:
@@ -167,13 +155,12 @@ def is_debugging() -> bool:
 
 
 def _describe(error: BaseException) -> str:
-    """Return class and message of an error on one short line."""
     text = without_secrets(" ".join(str(error).split()))
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
 
 
 def _write_traceback(error: BaseException) -> str | None:
-    """Write a traceback to a temporary file and return its name; None where that fails."""
+    """Write a traceback to a temporary file and return its name; None if that fails."""
     text = "".join(traceback.format_exception(error))
     with contextlib.suppress(OSError):
         handle, path = tempfile.mkstemp(prefix="h3gnn-", suffix=".log")
@@ -199,15 +186,14 @@ def _code(end: SystemExit) -> int:
 
 
 def _leave(message: str, exit_code: int, code: str = "interrupted") -> NoReturn:
-    """Print the message and exit at once.
+    """Print the message and exit at once, since a regular exit could abort in a library's thread.
 
-    All files are closed. A regular exit could abort in a thread that a library left behind. A terminal that
-    is gone (SIGHUP) gets no message.
+    All files are closed by now. After SIGHUP the terminal may be gone.
     """
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     with contextlib.suppress(OSError):
-        if message:  # empty where another process has reported it
+        if message:  # empty if another process has reported the error
             as_json = json.dumps({"error": {"code": code, "message": message}}, ensure_ascii=False)
             print(as_json if "--json" in sys.argv else f"h3gnn: {message}", file=sys.stderr)
         sys.stderr.flush()

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import Source, option, takes_graph
-from h3gnn.cli.output import EMBEDDING_ENDINGS, echo_json, is_first, say
-from h3gnn.cli.training import learn_and_save, policy, resumable, train_and_write
+from h3gnn.cli.options import File, Number, Source, option, takes_graph
+from h3gnn.cli.output import EMBEDDING_ENDINGS, echo_json, echo_written, is_first, say
+from h3gnn.cli.training import Training, checkpoint_policy, resumable
 from h3gnn.errors import InputError
 
 if TYPE_CHECKING:
-    from h3gnn.estimator import H3GNN
     from h3gnn.storage.runs import Run
 
-
 WITH_RESUME = ("resume", "as_json", "tensorboard")
-_checkpoint = partial(option, panel="Checkpoints")
+_opt = partial(option, panel="Checkpoints")
 
 
 @takes_graph
@@ -29,8 +27,8 @@ def fit(
     *,
     context: typer.Context,
     source: Source,
-    out: Annotated[Path | None, option("Folder for the fitted model.", "--out")] = None,
-    embeddings: Annotated[Path | None, option("Also write the embeddings: .parquet, .csv or .npy.")] = None,
+    out: Annotated[File, option("Folder for the fitted model.")] = None,
+    embeddings: Annotated[File, option("Also write the embeddings: .parquet, .csv or .npy.")] = None,
     safe_csv: options.SafeCsvOption = False,
     preset: options.PresetOption = None,
     epochs: options.EpochsOption = None,
@@ -46,24 +44,12 @@ def fit(
     memory: options.MemoryOption = None,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
-    checkpoint_every: Annotated[
-        int | None, _checkpoint("Epochs between checkpoints.", "--checkpoint-every")
-    ] = None,
-    checkpoint_minutes: Annotated[
-        float | None, _checkpoint("Minutes between checkpoints.", "--checkpoint-minutes")
-    ] = None,
-    keep: Annotated[int | None, _checkpoint("Number of checkpoints to keep; default 2.", "--keep")] = None,
-    resume: Annotated[
-        Path | None,
-        _checkpoint(
-            "Continue the unfinished run in this folder; needs no other option.", "--resume", metavar="RUN"
-        ),
-    ] = None,
+    checkpoint_every: Annotated[Number, _opt("Epochs between checkpoints.")] = None,
+    checkpoint_minutes: Annotated[float | None, _opt("Minutes between checkpoints.")] = None,
+    keep: Annotated[Number, _opt("Number of checkpoints to keep; default 2.")] = None,
+    resume: Annotated[File, _opt("Continue the unfinished run in this folder.", metavar="RUN")] = None,
     tensorboard: Annotated[
-        Path | None,
-        option(
-            "Log every epoch for TensorBoard (needs `h3gnn[tensorboard]`).", "--tensorboard", metavar="DIR"
-        ),
+        File, option("Log for TensorBoard (needs `h3gnn[tensorboard]`).", metavar="DIR")
     ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -81,13 +67,12 @@ def fit(
         return
     if out is None and embeddings is None:
         raise InputError("give --out FOLDER for the model, --embeddings FILE, or both", code="no-output")
-    if embeddings is not None:
-        options.check_output(embeddings, EMBEDDING_ENDINGS)
+    options.check_output(embeddings, *EMBEDDING_ENDINGS)
     if out is not None:
         from h3gnn.storage.models import check_folder
 
         check_folder(out)
-    checkpoints = policy(out, checkpoint_every, checkpoint_minutes, keep)
+    checkpoints = checkpoint_policy(out, checkpoint_every, checkpoint_minutes, keep)
     named = {
         "epochs": epochs,
         "channels": channels,
@@ -101,9 +86,9 @@ def fit(
         "memory": memory,
     }
     model = options.build_estimator(preset, named, set_, seed=seed, device=device)
-    loaded = source.load(in_files=True)
-    seconds = learn_and_save(model, loaded, out, embeddings, checkpoints, tensorboard, safe=safe_csv)
-    _report(model, seconds, out, embeddings, as_json)
+    graph = source.load(in_files=True)
+    training = Training(model, graph, out, embeddings, checkpoints, tensorboard, safe_csv)
+    _report(training, training.start(), as_json)
 
 
 def _parse_num_neighbors(text: str | None) -> int | list[int] | None:
@@ -116,58 +101,70 @@ def _resume(context: typer.Context, folder: Path, tensorboard: Path | None, as_j
     """Continue an unfinished run with the settings of its first command."""
     from h3gnn.estimator import H3GNN
 
-    run = read_unfinished(context, folder)
-    if run.embeddings is not None:
-        options.check_output(run.embeddings, EMBEDDING_ENDINGS)
+    run = _read_unfinished(context, folder)
+    options.check_output(run.embeddings, *EMBEDDING_ENDINGS)
     model = H3GNN.from_settings(run.params)
+    training = Training(model, run.graph, folder, run.embeddings, run.checkpoints, tensorboard, run.safe_csv)
     with resumable(folder):
-        seconds = train_and_write(
-            model, run.graph, folder, run.embeddings, run.checkpoints, tensorboard, safe=run.safe_csv
-        )
-    _report(model, seconds, folder, run.embeddings, as_json)
+        seconds = training.train()
+    _report(training, seconds, as_json)
 
 
-def _report(model: H3GNN, seconds: float, out: Path | None, embeddings: Path | None, as_json: bool) -> None:
+def _read_unfinished(context: typer.Context, folder: Path) -> Run:
+    """Return the run to continue; reject other options, which would have no effect."""
+    from h3gnn.storage.checkpoint_file import newest_in
+    from h3gnn.storage.runs import read_run
+
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "")
+        if given is not None and given.name == "COMMANDLINE" and parameter.name not in WITH_RESUME:
+            name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.opts[0].upper()
+            raise InputError(
+                f"--resume uses the settings of the run: omit {name}", code="resume-with-options"
+            )
+    run = read_run(folder)
+    checkpoints = Path(run.checkpoints.folder)
+    newest, found_in = newest_in(checkpoints)
+    if is_first() and newest:
+        group = "" if found_in == checkpoints else f" ({found_in.name})"
+        say(f"continuing {folder} after epoch {newest} of {run.params['epochs']}{group}")
+    elif is_first():
+        say(f"{folder} has no checkpoint yet: starting from the first epoch")
+    return run
+
+
+def _report(training: Training, seconds: float, as_json: bool) -> None:
     if not is_first():
         return
-    graph, summary = model.graph_, _summary(model, seconds, out, embeddings)
+    summary, graph = _summary(training, seconds), training.model.graph_
     if as_json:
         echo_json(summary)
         return
+    each = ""
+    if training.model.n_models > 1 and summary["seconds_per_model"] is not None:
+        megabytes = summary["megabytes_per_model"]
+        memory = "" if megabytes is None else f" and {megabytes:,.0f} MB"
+        each = f", {summary['seconds_per_model']:.1f} s{memory} per model"
+    how = "untrained"
+    if summary["loss"] is not None:
+        how = f"loss {summary['loss']:.4g}, effective rank {summary['effective_rank']:.1f}"
     typer.echo(
         f"{graph.provenance.source}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges -> "
-        f"{summary['dimensions']:,} dimensions in {seconds:.1f} s{_per_model(summary, model.n_models)} "
-        f"({_how_it_went(summary)})"
+        f"{summary['dimensions']:,} dimensions in {seconds:.1f} s{each} ({how})"
     )
-    for written in (out, embeddings):
-        if written is not None:
-            typer.echo(f"wrote {written}")
+    echo_written(training.out, training.embeddings)
 
 
-def _per_model(summary: dict[str, Any], models: int) -> str:
-    """Return the cost of each model of an ensemble."""
-    seconds, megabytes = summary["seconds_per_model"], summary["megabytes_per_model"]
-    if models == 1 or seconds is None:
-        return ""
-    memory = "" if megabytes is None else f" and {megabytes:,.0f} MB"
-    return f", {seconds:.1f} s{memory} per model"
-
-
-def _how_it_went(summary: dict[str, Any]) -> str:
-    if summary["loss"] is None:
-        return "untrained"
-    return f"loss {summary['loss']:.4g}, effective rank {summary['effective_rank']:.1f}"
-
-
-def _summary(model: Any, seconds: float, out: Path | None, embeddings: Path | None) -> dict[str, Any]:
+def _summary(training: Training, seconds: float) -> dict[str, Any]:
     from h3gnn.settings import kept_for
     from h3gnn.storage.runs import made_with
 
+    model, (out, embeddings) = training.model, (training.out, training.embeddings)
     trained = len(model.history_) > 0
     return {
         "nodes": model.graph_.num_nodes,
         "edges": model.graph_.num_edges,
-        "dimensions": model.n_models * model.encoder_.out_channels,
+        "dimensions": len(model.get_feature_names_out()),
         "seconds": round(seconds, 3),
         **{name: model.cost_.get(name) for name in ("seconds_per_model", "megabytes_per_model")},
         "loss": float(model.history_.last("loss").mean()) if trained else None,
@@ -179,27 +176,3 @@ def _summary(model: Any, seconds: float, out: Path | None, embeddings: Path | No
         "seeds": model.seeds_,
         **made_with(),
     }
-
-
-def read_unfinished(context: typer.Context, folder: Path) -> Run:
-    """Return the run to continue; reject other options, which would have no effect."""
-    for parameter in context.command.params:
-        given = context.get_parameter_source(parameter.name or "")
-        if given is not None and given.name == "COMMANDLINE" and parameter.name not in WITH_RESUME:
-            name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.opts[0].upper()
-            raise InputError(
-                f"--resume uses the settings of the run: omit {name}", code="resume-with-options"
-            )
-    from h3gnn.storage.checkpoint_file import newest_in
-    from h3gnn.storage.runs import read_run
-
-    run = read_run(folder)
-    newest, place = newest_in(Path(run.checkpoints.folder))
-    if not is_first():
-        return run
-    if newest:
-        whose = "" if place == Path(run.checkpoints.folder) else f" ({place.name})"
-        say(f"continuing {folder} after epoch {newest} of {run.params['epochs']}{whose}")
-    else:
-        say(f"{folder} has no checkpoint yet: starting from the first epoch")
-    return run

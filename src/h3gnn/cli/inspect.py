@@ -1,19 +1,19 @@
-"""What is available and what it looks like: `h3gnn inspect`, `datasets` and `methods`."""
+"""Describe graphs, benchmarks and methods: `h3gnn inspect`, `datasets` and `methods`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import DataDirOption, Source, option, takes_graph
+from h3gnn.cli.options import DataDirOption, File, Source, Text, argument, option, takes_graph
 from h3gnn.cli.output import echo_json, print_table
 
 if TYPE_CHECKING:
     from h3gnn.experiments.methods import Method
+    from h3gnn.graphs.profile import GraphProfile
     from h3gnn.tables.plan import TablePlan
 
 
@@ -22,9 +22,7 @@ def inspect(
     *,
     source: Source,
     as_json: options.JsonOption = False,
-    plot: Annotated[
-        Path | None, option("Draw the profile into this file (.png, .svg, .pdf).", "--plot")
-    ] = None,
+    plot: Annotated[File, option("Draw the profile into this file (.png, .svg, .pdf).")] = None,
 ) -> None:
     """Show size, degrees and homophily of a graph, and how the columns of its features are encoded.
 
@@ -48,25 +46,24 @@ def inspect(
         typer.echo(f"picture: {plot}")
 
 
-def _print_profile(measured: Any) -> None:
+def _print_profile(measured: GraphProfile) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console()
     table = Table(title=escape(measured.source), show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(justify="right")
     for name, value in _rows(measured):
         table.add_row(escape(name), escape(value))
-    console.print(table)
+    Console().print(table)
     for repair in measured.repairs:
-        console.print(f"note: {repair.message}", markup=False, highlight=False, soft_wrap=True)
-    console.print(measured.verdict, markup=False, highlight=False, soft_wrap=True)
+        typer.echo(f"note: {repair.message}")
+    typer.echo(measured.verdict)
 
 
 def _print_plan(plan: TablePlan) -> None:
-    """Print one line for each column of the features: what it holds, why, and what becomes of it."""
+    """Print one line for each column of the features: its type, the reason, and its encoding."""
     lines = plan.lines()
     names = max(len(name) for name, _, _ in lines)
     typer.echo(f"features, column by column ({len(plan.names):,} numbers for each node):")
@@ -74,59 +71,47 @@ def _print_plan(plan: TablePlan) -> None:
         typer.echo(f"  {name:<{names}}  {holds} -> {becomes}")
 
 
-def _rows(measured: Any) -> Iterator[tuple[str, str]]:
-    degrees = measured.degrees
+def _rows(measured: GraphProfile) -> Iterator[tuple[str, str]]:
+    degrees, pairs = measured.degrees, (measured.edges - measured.self_loops) // 2
+    kind = " directed" if measured.directed else f" ({pairs:,} undirected pairs)"
     yield "nodes", f"{measured.nodes:,}"
-    yield "edges", f"{measured.edges:,} directed" if measured.directed else _undirected(measured)
+    yield "edges", f"{measured.edges:,}{kind}"
     yield "self-loops", f"{measured.self_loops:,}"
     yield "edge weights", "yes" if measured.weighted else "no"
     yield "components", f"{measured.components:,} (largest {measured.largest_component:,} nodes)"
     yield "isolated nodes", f"{measured.isolated:,}"
-    yield (
-        "degree",
-        f"mean {degrees.mean:.2f}, median {degrees.median:g}, {degrees.minimum} to {degrees.maximum:,}",
-    )
+    degree_range = f"{degrees.minimum} to {degrees.maximum:,}"
+    yield "degree", f"mean {degrees.mean:.2f}, median {degrees.median:g}, {degree_range}"
     yield "features", f"{measured.features:,} ({100 * measured.feature_density:.2f} % not 0)"
     yield "smoothness", f"{_figure(measured.smoothness)} (centred {_figure(measured.centred_smoothness)})"
     if measured.classes:
-        yield (
-            "classes",
-            f"{measured.classes} ({measured.labelled:,} nodes labelled, {measured.splits} split(s))",
-        )
+        labelled = f"{measured.labelled:,} nodes labelled, {measured.splits} split(s)"
+        yield "classes", f"{measured.classes} ({labelled})"
     if measured.adjusted_homophily_interval is not None:
         yield "edges between labelled nodes", f"{measured.labelled_pairs:,}"
     if measured.edge_homophily is not None:
-        yield "edge homophily", _figure(measured.edge_homophily)
-        yield "node homophily", _figure(measured.node_homophily)
-        yield "class-insensitive homophily", _figure(measured.class_insensitive_homophily)
-        yield "adjusted homophily", _within(measured.adjusted_homophily, measured.adjusted_homophily_interval)
-        yield (
-            "label informativeness",
-            _within(measured.label_informativeness, measured.label_informativeness_interval),
-        )
-        for name, share in measured.class_homophily.items():
-            yield f"  {f'class {name}' if name.isdecimal() else name}", _figure(share)
-        yield "nodes with mixed neighbours", f"{100 * (measured.mixed_share or 0):.0f} %"
-        yield (
-            "nodes by homophily, 0 to 1",
-            " ".join(f"{count:,}" for count in measured.node_homophily_histogram),
-        )
+        yield from _homophily_rows(measured)
 
 
-def _undirected(measured: Any) -> str:
-    pairs = (measured.edges - measured.self_loops) // 2
-    return f"{measured.edges:,} ({pairs:,} undirected pairs)"
+def _homophily_rows(measured: GraphProfile) -> Iterator[tuple[str, str]]:
+    informativeness = measured.label_informativeness, measured.label_informativeness_interval
+    yield "edge homophily", _figure(measured.edge_homophily)
+    yield "node homophily", _figure(measured.node_homophily)
+    yield "class-insensitive homophily", _figure(measured.class_insensitive_homophily)
+    yield "adjusted homophily", _figure(measured.adjusted_homophily, measured.adjusted_homophily_interval)
+    yield "label informativeness", _figure(*informativeness)
+    for name, share in (measured.class_homophily or {}).items():
+        yield f"  {f'class {name}' if name.isdecimal() else name}", _figure(share)
+    yield "nodes with mixed neighbours", f"{100 * (measured.mixed_share or 0):.0f} %"
+    counts = measured.node_homophily_histogram or ()
+    yield "nodes by homophily, 0 to 1", " ".join(f"{count:,}" for count in counts)
 
 
-def _within(value: float | None, interval: tuple[float, float] | None) -> str:
-    """Return a figure with its 95 % interval, where few labels leave it open."""
-    if value is None or interval is None:
-        return _figure(value)
-    return f"{value:.3f} (95 %: {interval[0]:.2f} to {interval[1]:.2f})"
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
+def _figure(value: float | None, interval: tuple[float, float] | None = None) -> str:
+    """Return a figure, with its 95 % interval if few labels make it uncertain."""
+    if value is None:
+        return "–"
+    return f"{value:.3f}" + (f" (95 %: {interval[0]:.2f} to {interval[1]:.2f})" if interval else "")
 
 
 def datasets(as_json: options.JsonOption = False, data_dir: DataDirOption = None) -> None:
@@ -145,35 +130,24 @@ def datasets(as_json: options.JsonOption = False, data_dir: DataDirOption = None
     if as_json:
         echo_json(rows)
         return
-    cells = [
-        [
-            row["name"],
-            *(f"{row[name]:,}" for name in names[1:5]),
-            f"{row['edge_homophily']:.3f}",
-            "yes" if row["cached"] else "no",
-        ]
-        for row in rows
-    ]
-    headings = (*names[:5], "homophily", "cached")
-    print_table("", headings, cells, right=headings[1:6])
-    for line in _lines_below(rows):
-        typer.echo(line)
-
-
-def _lines_below(rows: list[dict[str, Any]]) -> Iterator[str]:
-    for source in dict.fromkeys((row["source"], row["licence"]) for row in rows):
-        names = ", ".join(row["name"] for row in rows if (row["source"], row["licence"]) == source)
-        yield f"source: {source[0]} (licence: {source[1]}): {names}"
+    headings, cells = (*names[:5], "homophily", "cached"), []
     for row in rows:
-        yield from (f"note: {note}" for note in row["notes"])
-    yield (
+        sizes = [f"{row[name]:,}" for name in names[1:5]]
+        cells.append([row["name"], *sizes, f"{row['edge_homophily']:.3f}", "yes" if row["cached"] else "no"])
+    print_table("", headings, cells, right=headings[1:6])
+    for source in dict.fromkeys((row["source"], row["licence"]) for row in rows):
+        graphs = ", ".join(row["name"] for row in rows if (row["source"], row["licence"]) == source)
+        typer.echo(f"source: {source[0]} (licence: {source[1]}): {graphs}")
+    for note in (note for row in rows for note in row["notes"]):
+        typer.echo(f"note: {note}")
+    typer.echo(
         "Edges are counted directed: an undirected edge counts twice. Homophily is that of edges. "
         "Also `pyg:Class/Name` for any single graph of PyG, as in pyg:Amazon/Photo."
     )
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="A method, to show its details.")] = None,
+    name: Annotated[Text, argument("A method, to show its details.")] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """List the methods that `h3gnn compare` can run: name, year, inputs and paper.
@@ -195,20 +169,16 @@ def methods(
 
 def _about(method: Method) -> dict[str, Any]:
     system = method.system
-    return {
-        "name": method.name,
-        "title": system.title if system else method.title,
-        "group": system.group if system else ("no training" if not method.has_chance else "h3gnn"),
-        "year": system.year if system else None,
-        "paper": system.paper if system else None,
-        "sees": list(method.sees),
-        "estimator": f"h3gnn.baselines.{system.estimator}" if system else None,
-        "cost": system.cost if system else None,
-        "settings": dict(method.settings),
-        "ranges": {key: list(values) for key, values in system.ranges.items()} if system else {},
-        "published": system.published if system else {},
-        "source": system.source if system else None,
-    }
+    about: dict[str, Any] = {"name": method.name, "title": method.title}
+    about |= {"group": "h3gnn" if method.has_chance else "no training", "year": None, "paper": None}
+    about |= {"sees": list(method.sees), "estimator": None, "cost": None, "settings": dict(method.settings)}
+    about |= {"ranges": {}, "published": {}, "source": None}
+    if system is not None:
+        same = ("title", "group", "year", "paper", "cost", "published", "source")
+        about |= {name: getattr(system, name) for name in same}
+        about["estimator"] = f"h3gnn.baselines.{system.estimator}"
+        about["ranges"] = {key: list(values) for key, values in system.ranges.items()}
+    return about
 
 
 def _print_methods(rows: list[dict[str, Any]]) -> None:

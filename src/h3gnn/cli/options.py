@@ -15,21 +15,13 @@ import typer
 
 from h3gnn.cli.output import say
 from h3gnn.errors import InputError
-from h3gnn.settings import (
-    LARGEST_SEED,
-    SETTINGS,
-    canonical,
-    check_arguments,
-    parse_value,
-    setting_name,
-)
+from h3gnn.settings import LARGEST_SEED, SETTINGS, canonical, check_arguments, parse_value, setting_name
 from h3gnn.tuned import NAMED_PRESETS
 
 if TYPE_CHECKING:
     from h3gnn.answers.extend import Extension
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import Graph
-    from h3gnn.ondisk.mapped import MappedGraph
     from h3gnn.tables.plan import TablePlan
 
 
@@ -38,26 +30,28 @@ def option(text: str, *flags: str, panel: str | None = None, **more: Any) -> Any
     return typer.Option(*flags, help=text, rich_help_panel=panel, **more)
 
 
+def argument(text: str, metavar: str | None = None) -> Any:
+    """Declare an argument of a command."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
 Text = str | None
 Number = int | None
 File = Path | None
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of `h3gnn fit --out`.")]
+RunArgument = Annotated[Path, argument("Folder of `h3gnn fit --out`.", "RUN")]
 EmbeddingsArgument = Annotated[
     Text,
-    typer.Argument(
-        metavar="RUN|EMBEDDINGS",
-        help="Folder of `h3gnn fit --out`, or a file of embeddings: .parquet, .csv, .npy.",
-    ),
+    argument("Folder of `h3gnn fit --out`, or embeddings in .parquet, .csv or .npy.", "RUN|EMBEDDINGS"),
 ]
 TopOption = Annotated[
-    Number,
-    option("The k of recall at k; default: the size of the rare class.", "--top", panel="Evaluation", min=1),
+    Number, option("The k of recall at k; default: the size of the rare class.", panel="Evaluation", min=1)
 ]
-TABLE_ENDINGS = (".parquet", ".csv")
 TableOption = Annotated[File, option("Also write the table: .parquet or .csv.", "--out")]
-DataDirOption = Annotated[
-    File, option("Folder of benchmark files; default: H3GNN_DATA, then the cache.", "--data-dir")
+DataDirOption = Annotated[File, option("Folder of benchmark files; default: H3GNN_DATA, then the cache.")]
+SafeCsvOption = Annotated[
+    bool, option("Quote texts in CSV files that a spreadsheet would evaluate (`=…`).", "--safe-csv")
 ]
+JsonOption = Annotated[bool, option("Print the result as JSON.", "--json")]
 _own = partial(option, panel="Your own graph")
 
 
@@ -67,16 +61,14 @@ class Source:
 
     graph: Annotated[
         Text,
-        typer.Argument(
-            metavar="GRAPH",
-            help="A benchmark (see `h3gnn datasets`), `pyg:Class/Name`, `synthetic`, a file (.graphml, .gml, "
-            ".pt, .npz), or a folder of `h3gnn prepare`. Omit it with --edges.",
+        argument(
+            "A benchmark (see `h3gnn datasets`), `pyg:Class/Name`, `synthetic`, a file (.graphml, .gml, .pt, "
+            ".npz), or a folder of `h3gnn prepare`. Omit it with --edges.",
+            "GRAPH",
         ),
     ] = None
-    edges: Annotated[list[Path] | None, _own("CSV, TSV or Parquet; may be repeated.", "--edges")] = None
-    features: Annotated[
-        list[Path] | None, _own("CSV, TSV, Parquet, NPY or NPZ; may be repeated.", "--features")
-    ] = None
+    edges: Annotated[list[Path] | None, _own("CSV, TSV or Parquet; may be repeated.")] = None
+    features: Annotated[list[Path] | None, _own("CSV, TSV, Parquet, NPY or NPZ; may be repeated.")] = None
     labels: Annotated[File, _own("Classes and splits: CSV, TSV or Parquet.")] = None
     source_column: Annotated[Text, _own("Name, or position from 1.", "--source-column", "--source")] = None
     target_column: Annotated[Text, _own("Name, or position from 1.", "--target-column", "--target")] = None
@@ -99,9 +91,7 @@ class Source:
     unknown_nodes: Annotated[Text, _own("Edges and labels of unknown nodes: error, drop or add.")] = None
     weights: Annotated[Text, _own("Non-positive or missing weights: error, drop or absolute.")] = None
     repeated: Annotated[Text, _own("Duplicate edges: sum, count, mean, max, first, last or error.")] = None
-    header: Annotated[bool | None, _own("Header of text files; else detected.", "--header/--no-header")] = (
-        None
-    )
+    header: Annotated[bool | None, _own("Header of text files; else detected.")] = None
     delimiter: Annotated[Text, _own("Delimiter of text files; default: detected.")] = None
     undirected: Annotated[bool, _own("Add the reverse of every edge.", "--undirected")] = False
     data_dir: DataDirOption = None
@@ -111,22 +101,23 @@ class Source:
         """Whether a graph is given."""
         return self.graph is not None or bool(self.edges)
 
-    def refuse_alone(self) -> None:
-        """Reject options of a graph where none is given."""
-        if not self.is_given:
-            self._refuse(self.reading())
-
-    def _refuse(self, said: dict[str, Any]) -> None:
-        extra = [*said, *(name for name in ("features", "labels") if getattr(self, name))]
-        if extra:
-            raise InputError(f"--{extra[0].replace('_', '-')} needs --edges", code="option-needs-edges")
-
     @property
     def benchmark(self) -> str | None:
         """The name of a benchmark graph; None for other graphs."""
         from h3gnn.graphs.datasets import is_benchmark
 
         return self.graph.lower() if self.graph is not None and is_benchmark(self.graph) else None
+
+    def check_unused(self) -> None:
+        """Reject options of a graph where none is given."""
+        if not self.is_given:
+            self._reject(self.reading())
+
+    def _reject(self, reading: dict[str, Any]) -> None:
+        """Reject options that only apply to the user's own files."""
+        extra = [*reading, *(name for name in ("features", "labels") if getattr(self, name))]
+        if extra:
+            raise InputError(f"--{extra[0].replace('_', '-')} needs --edges", code="option-needs-edges")
 
     def load(self, *, in_files: bool = False, plan: TablePlan | None = None) -> Graph:
         """Load the graph, and draw splits for labels without splits.
@@ -137,14 +128,21 @@ class Source:
         from h3gnn.graphs.graph import with_splits
 
         if self.edges:
-            return with_splits(self._own_files(self.edges, plan))
-        said = self.reading()
-        chosen = {}
-        if self.graph is not None and Path(self.graph).suffix.lower() in (".graphml", ".gml"):
-            chosen = {"features": said.pop("feature_columns", None), "labels": said.pop("label_column", None)}
+            from h3gnn.tables.read import read_graph
+
+            if self.graph is not None:
+                raise InputError(
+                    f"give either the graph {self.graph} or --edges, not both", code="two-graphs"
+                )
+            tables: dict[str, Any] = {"features": self.features or None, "labels": self.labels}
+            return with_splits(read_graph(self.edges, **tables, plan=plan, **self.reading()))
         if self.graph is not None and (Path(self.graph) / "graph.json").is_file():
-            return cast("Graph", self._in_files(self.graph, in_files))
-        self._refuse(said)
+            return self._open_mapped(self.graph, in_files)
+        reading, chosen = self.reading(), {}
+        if self.graph is not None and Path(self.graph).suffix.lower() in (".graphml", ".gml"):
+            names = {"features": "feature_columns", "labels": "label_column"}
+            chosen = {name: reading.pop(column, None) for name, column in names.items()}
+        self._reject(reading)
         if self.graph is None:
             raise InputError(
                 "no graph given: name one (`h3gnn datasets` lists them), or give a file or --edges",
@@ -152,10 +150,10 @@ class Source:
             )
         return with_splits(_named_graph(self.graph, self.data_dir, **chosen))
 
-    def _in_files(self, folder: str, wanted: bool) -> MappedGraph:
+    def _open_mapped(self, folder: str, accepted: bool) -> Graph:
         from h3gnn.ondisk.mapped import open_mapped
 
-        if not wanted:
+        if not accepted:
             raise InputError(
                 f"{folder} is a graph on disk, which only `h3gnn fit`, `h3gnn embed` and `h3gnn evaluate` "
                 "accept; this command needs a graph in memory",
@@ -165,33 +163,25 @@ class Source:
             raise InputError(
                 f"{folder} is a graph on disk: give labels to `h3gnn prepare --labels`", code="graph-on-disk"
             )
-        self._refuse(self.reading())
-        return open_mapped(folder)
-
-    def _own_files(self, edges: list[Path], plan: TablePlan | None) -> Graph:
-        from h3gnn.tables.read import read_graph
-
-        if self.graph is not None:
-            raise InputError(f"give either the graph {self.graph} or --edges, not both", code="two-graphs")
-        features = self.features or None
-        return read_graph(edges, features=features, labels=self.labels, plan=plan, **self.reading())
+        self._reject(self.reading())
+        return cast("Graph", open_mapped(folder))
 
     def reading(self) -> dict[str, Any]:
         """Return the options that describe how to read the files."""
         apart = ("graph", "edges", "features", "labels", "data_dir")
-        said = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in apart}
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in apart}
         for name in ("feature_columns", "split_columns"):
-            if said[name] is not None:
-                said[name] = [one.strip() for one in said[name].split(",")]
-        said["undirected"] = self.undirected or None
-        said["columns"] = parse_columns(self.columns or []) or None
-        return {name: value for name, value in said.items() if value is not None}
+            if given[name] is not None:
+                given[name] = [one.strip() for one in given[name].split(",")]
+        given["undirected"] = self.undirected or None
+        given["columns"] = parse_columns(self.columns or []) or None
+        return {name: value for name, value in given.items() if value is not None}
 
 
-def parse_columns(said: list[str]) -> dict[str, str]:
+def parse_columns(texts: list[str]) -> dict[str, str]:
     """Parse `zip=category,opened=date:dmy`."""
     kinds = {}
-    for one in (part for text in said for part in text.split(",") if part.strip()):
+    for one in (part for text in texts for part in text.split(",") if part.strip()):
         name, equals, kind = one.rpartition("=")
         if not equals or not name.strip() or not kind.strip():
             raise InputError(f"--columns takes NAME=TYPE,…, not {one.strip()!r}", code="value-invalid")
@@ -229,16 +219,12 @@ def _named_graph(graph: str, data_dir: Path | None, **chosen: Any) -> Graph:
     from h3gnn.graphs.datasets import is_benchmark, load
     from h3gnn.graphs.formats import READERS, read_graph_file
 
-    if is_benchmark(graph):
-        return load(graph, data_dir)
     path = Path(graph)
-    if path.suffix.lower() in READERS or path.exists():
+    if not is_benchmark(graph) and (path.suffix.lower() in READERS or path.exists()):
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # what is not used stands in the graph's notes, which commands show
+            warnings.simplefilter("ignore")  # the commands show the repairs of the graph, which say the same
             return read_graph_file(path, **chosen)
-    return load(graph, data_dir)  # reports the known names
+    return load(graph, data_dir)  # an unknown name is an error that lists the known ones
 
 
 METHOD = "Method"
@@ -249,7 +235,7 @@ def _setting(name: str, panel: str | None = None, *flags: str, **more: Any) -> A
     """Declare the option of an argument of `H3GNN`."""
     setting = SETTINGS[name]
     words = f": {', '.join(setting.words)}." if setting.words else "."
-    return typer.Option(*flags, help=setting.help.removesuffix(".") + words, rich_help_panel=panel, **more)
+    return option(setting.help.removesuffix(".") + words, *flags, panel=panel, **more)
 
 
 _PRESETS = ", ".join(f"`{name}`" for name in NAMED_PRESETS)
@@ -262,25 +248,14 @@ HopsOption = Annotated[Number, _setting("hops", METHOD)]
 ModelsOption = Annotated[Number, _setting("n_models", METHOD, "--models")]
 MaskOption = Annotated[Text, _setting("mask", METHOD)]
 LearningRateOption = Annotated[float | None, _setting("learning_rate", METHOD)]
-SetOption = Annotated[
-    list[str] | None,
-    option(
-        "Any other setting, e.g. `encoder.heads=2`; may be repeated.",
-        "--set",
-        panel=METHOD,
-        metavar="NAME=VALUE",
-    ),
-]
+_SET = "Any other setting, e.g. `encoder.heads=2`; may be repeated."
+SetOption = Annotated[list[str] | None, option(_SET, "--set", panel=METHOD, metavar="NAME=VALUE")]
 BatchSizeOption = Annotated[Number, _setting("batch_size", LARGE)]
 NumNeighborsOption = Annotated[Text, _setting("num_neighbors", LARGE, "--num-neighbors", "--fan-out")]
 BatchesOption = Annotated[Text, _setting("batches", LARGE)]
 MemoryOption = Annotated[Text, _setting("memory", LARGE)]
 SeedOption = Annotated[int, _setting("random_state", min=0, max=LARGEST_SEED)]
 DeviceOption = Annotated[str, _setting("device")]
-SafeCsvOption = Annotated[
-    bool, option("Quote texts in CSV files that a spreadsheet would evaluate (`=…`).", "--safe-csv")
-]
-JsonOption = Annotated[bool, option("Print the result as JSON.", "--json")]
 
 
 def build_estimator(
@@ -322,13 +297,14 @@ def split_assignment(flag: str, text: str, form: str) -> tuple[str, str]:
     if name is None:
         near = get_close_matches(given.rpartition(".")[2], SETTINGS, 1, cutoff=0.7)
         meant = f"; did you mean {near[0]}?" if near else "; `help(h3gnn.H3GNN)` lists them"
-        words = f"{flag} {given.strip()}: H3GNN has no such argument{meant}"
-        raise InputError(words, code="unknown-setting")
+        raise InputError(f"{flag} {given.strip()}: H3GNN has no such argument{meant}", code="unknown-setting")
     return name, value
 
 
-def check_output(path: Path, endings: tuple[str, ...]) -> None:
-    """Reject a path that could not be written, before the work."""
+def check_output(path: Path | None, *endings: str) -> None:
+    """Reject a path that could not be written, before the work; accept None."""
+    if path is None:
+        return
     if path.suffix.lower() not in endings:
         raise InputError(f"{path}: the file must end in one of {', '.join(endings)}", code="file-ending")
     if not path.parent.is_dir():
@@ -343,8 +319,7 @@ def check_output(path: Path, endings: tuple[str, ...]) -> None:
 
 def check_table(path: Path | None) -> None:
     """Reject a table that could not be written, before the work."""
-    if path is not None:
-        check_output(path, TABLE_ENDINGS)
+    check_output(path, ".parquet", ".csv")
 
 
 def parse_numbers(flag: str, text: str, example: str) -> list[int]:
@@ -357,11 +332,9 @@ def parse_numbers(flag: str, text: str, example: str) -> list[int]:
 
 NEW = "New nodes"
 NewFeaturesOption = Annotated[
-    File, option("New nodes: ids and features, with the columns of the fit.", "--new-features", panel=NEW)
+    File, option("New nodes: ids and features, with the columns of the fit.", panel=NEW)
 ]
-NewEdgesOption = Annotated[
-    File, option("Edges of the new nodes, by id: CSV, TSV or Parquet.", "--new-edges", panel=NEW)
-]
+NewEdgesOption = Annotated[File, option("Edges of the new nodes, by id: CSV, TSV or Parquet.", panel=NEW)]
 
 
 def open_run(run: Path, device: str, *, in_files: bool = False) -> H3GNN:
@@ -370,8 +343,7 @@ def open_run(run: Path, device: str, *, in_files: bool = False) -> H3GNN:
     from h3gnn.training.resources import pick_device
 
     pick_device(device)
-    model = H3GNN.load(run)
-    model.set_params(device=device)
+    model = H3GNN.load(run).set_params(device=device)
     if not (model.graph_.in_memory or in_files):
         raise InputError(
             f"{run} is a run on a graph on disk, and this command needs a graph in memory; write its "

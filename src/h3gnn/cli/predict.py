@@ -9,18 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import (
-    NewEdgesOption,
-    NewFeaturesOption,
-    Source,
-    check_table,
-    extend_run,
-    open_run,
-    option,
-    takes_graph,
-)
-from h3gnn.cli.output import echo_json, print_table, say, write_table
-from h3gnn.cli.training import learn_and_save, policy
+from h3gnn.cli.options import NewEdgesOption, NewFeaturesOption, Source, Text, argument, option, takes_graph
+from h3gnn.cli.output import echo_json, echo_written, print_table, say, write_table
+from h3gnn.cli.training import Training, checkpoint_policy
 from h3gnn.errors import InputError
 from h3gnn.resources import progress
 
@@ -28,36 +19,22 @@ if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.answers.prediction import Predictions
     from h3gnn.estimator import H3GNN
 
-PANEL = "Decision"
-NOT_ASKED = ("graph", "split_columns", "data_dir")
+_opt = partial(option, panel="Decision")
+HEADINGS = {"told": "share of unmarked nodes", "accuracy_where_told": "accuracy of unmarked nodes"}
+"""Headings of measures that are not named by their keys."""
 
 
-@partial(takes_graph, without=NOT_ASKED)
+@partial(takes_graph, without=("graph", "split_columns", "data_dir"))
 def predict(
     *,
-    run: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN", help="Folder of `h3gnn fit --out`; with --edges, a new folder to fit first."
-        ),
-    ],
-    out: Annotated[Path, option("File for the predictions: .parquet or .csv.", "--out")] = Path(
-        "predictions.parquet"
-    ),
+    run: Annotated[Path, argument("Folder of `h3gnn fit --out`; with --edges, a new folder.", "RUN")],
+    out: Annotated[Path, option("The file: .parquet or .csv.")] = Path("predictions.parquet"),
     source: Source,
-    class_weight: Annotated[
-        str, option("none, or balanced: better decisions where classes are rare.", panel=PANEL)
-    ] = "none",
-    threshold: Annotated[
-        str | None,
-        option("Probability at which the rarer of two classes is decided; auto learns it.", panel=PANEL),
-    ] = None,
-    cannot_tell_below: Annotated[
-        float | None,
-        option("Mark classes with a lower probability; default: learned on held-out nodes.", panel=PANEL),
-    ] = None,
+    class_weight: Annotated[str, _opt("none, or balanced: favours rare classes.")] = "none",
+    threshold: Annotated[Text, _opt("Probability of the rarer of two classes; auto learns it.")] = None,
+    cannot_tell_below: Annotated[float | None, _opt("Mark less probable classes; default: learned.")] = None,
     labelled_too: Annotated[
-        bool, option("Also predict labelled nodes, each without its own label.", "--all")
+        bool, option("Also predict labelled nodes, without their label.", "--all")
     ] = False,
     new_features: NewFeaturesOption = None,
     new_edges: NewEdgesOption = None,
@@ -73,16 +50,16 @@ def predict(
 
     `h3gnn predict run/ --labels fraud.csv --threshold auto --out predictions.csv`
     """
-    check_table(out)
     from h3gnn.answers.prediction import Rule, predict_classes
 
+    options.check_table(out)
     rule = Rule(class_weight, _threshold(threshold), cannot_tell_below)
-    model = _opened(run, source, {"preset": preset, "epochs": epochs, "set": set_}, seed, device)
+    model = _open_or_fit(run, source, {"preset": preset, "epochs": epochs, "set": set_}, seed, device)
     labels, names = _labels(model.graph_, source, run)
     rule.check(max(2, len(names)))
     extension = None
     if new_features is not None or new_edges is not None:
-        extension = extend_run(model, new_features, new_edges, source.reading())
+        extension = options.extend_run(model, new_features, new_edges, source.reading())
     with progress() as add, model.embedding_rows() as embedding:
         bar = add("held-out folds", 1.0)
         found = predict_classes(
@@ -100,14 +77,14 @@ def predict(
     _report(found, model.graph_, out, as_json)
 
 
-def _opened(run: Path, source: Source, settings: dict[str, Any], seed: int, device: str) -> H3GNN:
+def _open_or_fit(run: Path, source: Source, settings: dict[str, Any], seed: int, device: str) -> H3GNN:
     """Return the model of a run; given tables, fit it first."""
     given = [name for name, value in (*settings.items(), ("undirected", source.undirected)) if value]
     if not source.edges:
         if source.features or given:
             name = "features" if source.features else given[0]
             raise InputError(f"--{name} needs a fit: add --edges, or omit it", code="option-needs-edges")
-        return open_run(run, device, in_files=True)
+        return options.open_run(run, device, in_files=True)
     from h3gnn.answers.prediction import check_labels
     from h3gnn.storage.models import DESCRIPTION, check_folder
 
@@ -122,7 +99,7 @@ def _opened(run: Path, source: Source, settings: dict[str, Any], seed: int, devi
     )
     graph = source.load()
     check_labels(*_labels(graph, source, run))  # before the work, not after it
-    learn_and_save(model, graph, run, checkpoints=policy(run, None, None, None))
+    Training(model, graph, run, checkpoints=checkpoint_policy(run)).start()
     say(f"wrote {run}")
     return model
 
@@ -143,15 +120,13 @@ def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...]
     if source.labels is not None and not source.edges:
         from h3gnn.tables.read import labels_of_nodes
 
-        said = source.reading()
-        style = {name: said.get(name) for name in ("header", "delimiter")}
-        columns = said.get("label_id_column"), said.get("label_column")
-        drop = said.get("unknown_nodes") == "drop"
-        labels, names, strange = labels_of_nodes(
+        style = {"header": source.header, "delimiter": source.delimiter}
+        columns, drop = (source.label_id_column, source.label_column), source.unknown_nodes == "drop"
+        labels, names, unknown = labels_of_nodes(
             source.labels, graph.node_ids, run, *columns, style, drop=drop
         )
-        if strange:
-            say(f"note: {source.labels.name}: {strange:,} label(s) of unknown nodes left out")
+        if unknown:
+            say(f"note: {source.labels.name}: {unknown:,} label(s) of unknown nodes left out")
         return labels, names
     if graph.labels is None:
         where = "the tables have" if source.edges else f"{run} has"
@@ -176,7 +151,7 @@ def _report(found: Predictions, graph: Any, out: Path, as_json: bool) -> None:
     for name, mean in held["mean"].items():
         of = f" of {positive}" if name in ("average_precision", "precision", "recall") else ""
         spread = f" ± {held['std'][name]:.3f}" if name in held["std"] else ""
-        rows.append([name.replace("_", " ") + of, f"{mean:.3f}{spread}"])
+        rows.append([HEADINGS.get(name, name.replace("_", " ")) + of, f"{mean:.3f}{spread}"])
     rows.append(["largest class's share", f"{held['majority_share']:.3f}"])
     title = f"Held-out scores of {found.labelled:,} labelled nodes, {held['folds']} folds"
     print_table(title, ("measure", "mean ± std"), rows, right=("mean ± std",))
@@ -185,4 +160,4 @@ def _report(found: Predictions, graph: Any, out: Path, as_json: bool) -> None:
         f"{summary['nodes']:,} nodes ({counts}), {summary['cannot_tell']:,} of them marked as cannot tell"
     )
     typer.echo(found.how)
-    typer.echo(f"wrote {out}")
+    echo_written(out)

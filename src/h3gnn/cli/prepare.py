@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import Source, takes_graph
+from h3gnn.cli.options import File, Source, Text, option, takes_graph
 from h3gnn.cli.output import echo_json, say, say_repairs
-from h3gnn.cli.training import saying_how
+from h3gnn.cli.training import advising
 from h3gnn.errors import InputError
 from h3gnn.resources import progress
 
@@ -25,14 +24,9 @@ OF_OTHER_COMMANDS = (
 def prepare(
     *,
     source: Source,
-    features: Annotated[
-        Path | None, typer.Option("--features", help="Features: CSV, TSV, Parquet, NPY or NPZ.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for the graph.")] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option("--memory", help="Memory for joining and sorting, e.g. 8GB; default half of it."),
-    ] = None,
+    features: Annotated[File, option("Features: CSV, TSV, Parquet, NPY or NPZ.")] = None,
+    out: Annotated[File, option("Folder for the graph.")] = None,
+    memory: Annotated[Text, option("Memory for joining and sorting, e.g. 8GB; default: half.")] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Convert tables of any size to a graph on disk, which training reads in parts.
@@ -40,9 +34,8 @@ def prepare(
     `h3gnn prepare --edges edges.parquet --features features.parquet --out graph/`, then
     `h3gnn fit graph/ --batch-size 1024 --embeddings embeddings.parquet`
 
-    The tables are joined and sorted within a memory limit (`--memory`). The folder appears when it is
-    complete. After Ctrl-C, a kill or a full disk, the same command keeps the finished stages; other files or
-    columns start again.
+    The folder appears when it is complete. After Ctrl-C, a kill or a full disk, the same command keeps the
+    finished stages.
     """
     if not source.edges or features is None or out is None:
         raise InputError("prepare needs --edges, --features and --out", code="prepare-options")
@@ -54,20 +47,20 @@ def prepare(
     from h3gnn.ondisk.prepare import prepare_graph
     from h3gnn.settings import parse_memory
 
-    columns = {
-        "node_column" if name == "id_column" else name: value for name, value in source.reading().items()
-    }
+    reading = source.reading()
+    if "id_column" in reading:
+        reading["node_column"] = reading.pop("id_column")
     wrote = "replaced" if out.exists() else "wrote"
     if hidden_beside(out).exists():
         say(f"resuming {out}")
-    with saying_how(hidden_beside(out).exists, "the same command resumes"), progress() as add_bar:
+    with advising(hidden_beside(out).exists, "the same command resumes"), progress() as add_bar:
         bars = {stage: add_bar(stage, 1.0) for stage in ("features", "edges", "sorting")}
         graph = prepare_graph(
             source.edges[0],
             features,
             out,
             labels=source.labels,
-            **columns,
+            **reading,
             memory=None if memory is None else parse_memory(memory),
             progress=lambda stage, share: bars[stage](completed=share),
         )

@@ -1,4 +1,4 @@
-"""`h3gnn report`: a page on which a run can be explored."""
+"""`h3gnn report` and `h3gnn plot`: a page to explore a run, and figures of it."""
 
 from __future__ import annotations
 
@@ -8,42 +8,33 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import RunArgument, option
+from h3gnn.cli.options import File, RunArgument, Text, option
 from h3gnn.cli.output import echo_json, open_page, say, stages
-from h3gnn.errors import InputError
+from h3gnn.errors import InputError, check_choice
 
 if TYPE_CHECKING:
     from h3gnn.estimator import H3GNN
     from h3gnn.report.findings import Category, Measure
 
 SCORING = 0.7
-"""About this share of the time goes into scores; the rest into maps."""
+"""The approximate share of time for the scores; the rest is for the maps."""
+KINDS = ("map", "history", "homophily", "attention", "accuracy")
 MapOption = Annotated[str, option("Projection: tsne, umap (needs `h3gnn[umap]`) or pca.", "--map")]
 
 
 def report(
     run: RunArgument,
-    out: Annotated[Path | None, option("The page, .html; default: RUN/report.html.", "--out")] = None,
-    table: Annotated[
-        Path | None, option("Also write a table of all nodes for other viewers: .parquet.", "--table")
-    ] = None,
+    out: Annotated[File, option("The page, .html; default: RUN/report.html.")] = None,
+    table: Annotated[File, option("Also write a table of all nodes: .parquet.")] = None,
     with_: Annotated[
-        Path | None,
-        option("Another run on the same nodes, to show beside this one.", "--with", metavar="OTHER"),
+        File, option("Another run on the same nodes, beside it.", "--with", metavar="OTHER")
     ] = None,
-    columns: Annotated[
-        Path | None,
-        option(
-            "A table about the nodes (.csv, .tsv, .parquet) to colour, filter and search by.",
-            "--columns",
-            metavar="FILE",
-        ),
-    ] = None,
-    id_column: Annotated[str | None, option("The id column of --columns; default: detected.")] = None,
-    title: Annotated[str | None, option("Title of the page.")] = None,
+    columns: Annotated[File, option("A table of the nodes to colour and filter by.", metavar="FILE")] = None,
+    id_column: Annotated[Text, option("The id column of --columns; default: detected.")] = None,
+    title: Annotated[Text, option("Title of the page.")] = None,
     open_: Annotated[bool, option("Open the page in the browser.", "--open")] = False,
     map_: MapOption = "tsne",
-    nodes: Annotated[int, option("Maximum number of nodes shown, evenly spaced.", "--nodes", min=1)] = 50_000,
+    nodes: Annotated[int, option("Maximum number of nodes shown, evenly spaced.", min=1)] = 50_000,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
@@ -54,20 +45,18 @@ def report(
     """
     from h3gnn.experiments.report_columns import read_columns
     from h3gnn.experiments.report_data import collect_findings
+    from h3gnn.graphs.ids import check_ids
     from h3gnn.report.page import page_maps, write_page
+    from h3gnn.report.tables import write_node_table
 
     if id_column is not None and columns is None:
         raise InputError("--id-column needs --columns FILE", code="option-needs-columns")
-    if out is not None:
-        options.check_output(out, (".html",))
+    options.check_output(out, ".html")
+    options.check_output(table, ".parquet")
+    model, path = _load_run(run, device, map_), out or run / "report.html"
     if table is not None:
-        options.check_output(table, (".parquet",))
-    model, path = load_run(run, device, map_), run / "report.html" if out is None else out
-    if table is not None:
-        from h3gnn.graphs.ids import check_ids
-
         check_ids(model.graph_.node_ids, table)
-    other = None if with_ is None else (with_.name or with_.resolve().name, load_run(with_, device, map_))
+    other = None if with_ is None else (with_.name or with_.resolve().name, _load_run(with_, device, map_))
     own = None if columns is None else read_columns(columns, model.graph_.node_ids, id_column)
     for note in () if own is None else own.notes:
         say(f"note: {note}")
@@ -88,21 +77,11 @@ def report(
         )
         write_page(path, findings, maps)
     if table is not None:
-        from h3gnn.report.tables import write_node_table
-
         write_node_table(table, findings, *maps.values())
     if as_json:
-        summary = {
-            "page": str(path),
-            "table": None if table is None else str(table),
-            "bytes": path.stat().st_size,
-            "nodes": findings.nodes,
-            "title": findings.title,
-            "other": None if with_ is None else str(with_),
-            "map": map_,
-            "provenance": findings.run.provenance,
-        }
-        echo_json(summary)
+        summary = {"page": path, "table": table, "bytes": path.stat().st_size, "nodes": findings.nodes}
+        about = {"title": findings.title, "other": with_, "map": map_, "provenance": findings.run.provenance}
+        echo_json(summary | about)
     else:
         if table is not None:
             typer.echo(f"table: {table}")
@@ -111,34 +90,22 @@ def report(
         open_page(path)
 
 
-def load_run(run: Path, device: str, map_: str) -> H3GNN:
-    """Load a run whose graph is in memory."""
-    from h3gnn.estimator import H3GNN
+def _load_run(run: Path, device: str, map_: str) -> H3GNN:
     from h3gnn.evaluation.projection import check_map
-    from h3gnn.experiments.report_data import check_in_memory
-    from h3gnn.training.resources import pick_device
 
     check_map(map_, "--map")
-    pick_device(device)
-    model = H3GNN.load(run)
-    model.set_params(device=device)
-    check_in_memory(model)
-    return model
-
-
-KINDS = ("map", "history", "homophily", "attention", "accuracy")
+    return options.open_run(run, device)
 
 
 def plot(
     run: RunArgument,
-    kind: Annotated[str, option(f"The figure: {', '.join(KINDS)}.", "--kind")] = "map",
-    out: Annotated[Path, option("The file: .png, .pdf or .svg.", "--out")] = Path("h3gnn.png"),
+    kind: Annotated[str, option(f"The figure: {', '.join(KINDS)}.")] = "map",
+    out: Annotated[Path, option("The file: .png, .pdf or .svg.")] = Path("h3gnn.png"),
     colour: Annotated[
         str | None,
         option(
             "Colour of a map: class, cluster, homophily, degree, difficulty, attention, attention_linear, "
-            "attention_hop1, …; default: class, else cluster.",
-            "--colour",
+            "attention_hop1, …; default: class, else cluster."
         ),
     ] = None,
     map_: MapOption = "tsne",
@@ -151,12 +118,11 @@ def plot(
     """
     from h3gnn.report.figures import ENDINGS
 
-    if kind not in KINDS:
-        raise InputError(f"--kind must be one of {', '.join(KINDS)}, not {kind}", code="value-invalid")
+    check_choice("--kind", kind, KINDS)
     if colour is not None and kind != "map":
         raise InputError(f"--colour is for maps; omit it with --kind {kind}", code="colour-without-map")
-    options.check_output(out, ENDINGS)
-    _draw(load_run(run, device, map_), kind, out, colour, map_, seed)
+    options.check_output(out, *ENDINGS)
+    _draw(_load_run(run, device, map_), kind, out, colour, map_, seed)
     typer.echo(f"picture: {out}")
 
 
@@ -182,7 +148,7 @@ def _draw(model: H3GNN, kind: str, out: Path, colour: str | None, method: str, s
     elif kind == "attention":
         attention = collect.token_attention(model)
         if attention is None:
-            raise InputError('this run was fitted with fusion="mlp", which has no attention to draw')
+            raise InputError('fusion="mlp" of this run has no attention to draw', code="no-attention")
         classes = collect.node_classes(model.graph_)
         figures.draw_attention(out, attention, token_names(model.hops), classes)
     else:
@@ -202,5 +168,7 @@ def _colour(model: H3GNN, key: str | None) -> Category | Measure:
     measures = {one.key: one for one in node_measures(model, model.graph_, token_attention(model))}
     if key not in measures:
         known = ["cluster"] if classes is None else ["class", "cluster"]
-        raise InputError(f"--colour {key}: this run has {', '.join([*known, *measures])}")
+        raise InputError(
+            f"--colour {key}: this run has {', '.join([*known, *measures])}", code="value-invalid"
+        )
     return measures[key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -14,7 +15,6 @@ from h3gnn.errors import InputError, RankLostError, TrainingStopped
 
 if TYPE_CHECKING:
     from h3gnn.estimator import H3GNN
-    from h3gnn.experiments.run import TrainingTime
     from h3gnn.graphs.graph import Graph
     from h3gnn.ondisk.mapped import MappedGraph
     from h3gnn.storage.checkpoint_file import Checkpoints
@@ -22,37 +22,10 @@ if TYPE_CHECKING:
     from h3gnn.training.loop import AfterEpoch, AfterEpochOf
 
 
-def learn_and_save(
-    model: H3GNN,
-    graph: Graph | MappedGraph,
-    out: Path | None,
-    embeddings: Path | None = None,
-    checkpoints: Checkpoints | None = None,
-    tensorboard: Path | None = None,
-    *,
-    safe: bool = False,
-) -> float:
-    """Train on a graph, write the model and the embeddings, and return the seconds of training."""
-    model.set_params(verbose=True)
-    if embeddings is not None:
-        check_ending(embeddings, graph)
-    if is_first():
-        say_repairs(graph)
-    with resumable(out):  # from the first file of the run on
-        if checkpoints is not None and out is not None and is_first():
-            from h3gnn.storage.runs import Run, begin_run, has_begun
-            from h3gnn.training.resources import pick_device
-
-            pick_device(str(model.device))
-            if has_begun(out) or not checkpoints.only_when_stopped:
-                begin_run(out, Run(model.get_settings(), graph, checkpoints, embeddings, safe))
-        return train_and_write(model, graph, out, embeddings, checkpoints, tensorboard, safe=safe)
-
-
-def policy(
-    out: Path | None, every: int | None, minutes: float | None, keep: int | None
+def checkpoint_policy(
+    out: Path | None, every: int | None = None, minutes: float | None = None, keep: int | None = None
 ) -> Checkpoints | None:
-    """Return the checkpoints that the options ask for; without any, one that is written on a signal."""
+    """Return the checkpoints that the options describe; by default, one that is written on a signal."""
     from h3gnn.storage.checkpoint_file import CHECKPOINTS, Checkpoints
 
     if every is None and minutes is None:
@@ -70,78 +43,92 @@ def policy(
     return asked
 
 
-def train_and_write(
-    model: H3GNN,
-    graph: Graph | MappedGraph,
-    out: Path | None,
-    embeddings: Path | None,
-    checkpoints: Checkpoints | None,
-    tensorboard: Path | None,
-    *,
-    safe: bool,
-) -> float:
-    """Train, write the result, and return the seconds; of several processes, the first one writes."""
-    from h3gnn.experiments.run import TrainingTime
+@dataclass(frozen=True)
+class Training:
+    """A training of the command line: the model, its graph, and the files to write.
 
-    started = time.perf_counter()
-    if not is_first():  # of several processes, the first one writes and speaks
-        try:
-            model.fit(graph)
-        except TrainingStopped as stop:
-            raise Stopped(code_of_signal(stop)) from None
-        return time.perf_counter() - started
-    eta = TrainingTime(model, graph, say)
-    with _scalar_log(tensorboard) as log_of:
-        try:
-            model.fit(graph, checkpoints=checkpoints, after_epoch_of=lambda first: _both(eta, log_of, first))
-        except TrainingStopped as stop:
-            _save_stopped(model, graph, out, embeddings, checkpoints, stop, safe=safe)
-    seconds = time.perf_counter() - started
-    _write(model, graph, out, embeddings, safe=safe)
-    if checkpoints is not None and out is not None:
+    Of several processes, only the first one writes and prints.
+    """
+
+    model: H3GNN
+    graph: Graph | MappedGraph
+    out: Path | None
+    embeddings: Path | None = None
+    checkpoints: Checkpoints | None = None
+    tensorboard: Path | None = None
+    safe: bool = False
+
+    def start(self) -> float:
+        """Train from the first epoch, or from the checkpoint of an earlier call; return the seconds."""
+        self.model.set_params(verbose=True)
+        if self.embeddings is not None:
+            check_ending(self.embeddings, self.graph)
+        if is_first():
+            say_repairs(self.graph)
+        with resumable(self.out):  # from the first file of the run on
+            if self.checkpoints is not None and self.out is not None and is_first():
+                from h3gnn.storage.runs import has_begun
+                from h3gnn.training.resources import pick_device
+
+                pick_device(str(self.model.device))
+                if has_begun(self.out) or not self.checkpoints.only_when_stopped:
+                    self._begin(self.out, self.checkpoints)
+            return self.train()
+
+    def _begin(self, out: Path, checkpoints: Checkpoints) -> None:
+        """Store what `--resume` needs."""
+        from h3gnn.storage.runs import Run, begin_run
+
+        begin_run(out, Run(self.model.get_settings(), self.graph, checkpoints, self.embeddings, self.safe))
+
+    def train(self) -> float:
+        """Train, write the result, and return the seconds."""
+        from h3gnn.experiments.run import TrainingTime
         from h3gnn.storage.runs import finish_run
+        from h3gnn.training.loop import call_all
 
-        finish_run(out)
-    return seconds
+        started = time.perf_counter()
+        if not is_first():
+            try:
+                self.model.fit(self.graph)
+            except TrainingStopped as stop:
+                raise Stopped(code_of_signal(stop)) from None
+            return time.perf_counter() - started
+        eta = TrainingTime(self.model, self.graph, say)
+        with _scalar_log(self.tensorboard) as log_of:
 
+            def after_epoch_of(first: int) -> AfterEpoch:
+                callback = call_all(eta.of(first), None if log_of is None else log_of(first))
+                assert callback is not None
+                return callback
 
-def _both(eta: TrainingTime, log_of: AfterEpochOf | None, first: int) -> AfterEpoch:
-    """Return the callback that estimates the remaining time and logs to TensorBoard."""
-    from h3gnn.training.loop import call_all
+            try:
+                self.model.fit(self.graph, checkpoints=self.checkpoints, after_epoch_of=after_epoch_of)
+            except TrainingStopped as stop:
+                self._save_stopped(stop)
+        seconds = time.perf_counter() - started
+        self.write()
+        if self.checkpoints is not None and self.out is not None:
+            finish_run(self.out)
+        return seconds
 
-    watched = call_all(eta.of(first), None if log_of is None else log_of(first))
-    assert watched is not None
-    return watched
+    def write(self) -> None:
+        """Write the model and the embeddings."""
+        if self.out is not None:
+            self.model.save(self.out)
+            (self.out / "report.html").unlink(missing_ok=True)  # it describes the previous model
+        if self.embeddings is not None:
+            write_result(self.embeddings, self.model, self.graph, safe=self.safe)
 
+    def _save_stopped(self, stop: TrainingStopped) -> NoReturn:
+        """Write the model at the time of a signal and what `--resume` needs, then raise again."""
+        from h3gnn.storage.runs import has_begun
 
-def _write(
-    model: H3GNN, graph: Graph | MappedGraph, out: Path | None, embeddings: Path | None, *, safe: bool
-) -> None:
-    if out is not None:
-        model.save(out)
-        (out / "report.html").unlink(missing_ok=True)  # it describes the previous model
-    if embeddings is not None:
-        write_result(embeddings, model, graph, safe=safe)
-
-
-def _save_stopped(
-    model: H3GNN,
-    graph: Graph | MappedGraph,
-    out: Path | None,
-    embeddings: Path | None,
-    checkpoints: Checkpoints | None,
-    stop: TrainingStopped,
-    *,
-    safe: bool,
-) -> NoReturn:
-    """Write the model at the time of a signal and what `--resume` needs, then raise again."""
-    from h3gnn.storage.runs import Run, begin_run, has_begun
-
-    if checkpoints is not None and out is not None and not has_begun(out):
-        begin_run(out, Run(model.get_settings(), graph, checkpoints, embeddings, safe))
-    _write(model, graph, out, embeddings, safe=safe)
-    kept = " and ".join(str(one) for one in (out, embeddings) if one is not None)
-    raise TrainingStopped(stop.progress, stop.signal_number, kept=f"the model is in {kept}") from None
+        if self.checkpoints is not None and self.out is not None and not has_begun(self.out):
+            self._begin(self.out, self.checkpoints)
+        self.write()
+        kept = " and ".join(str(one) for one in (self.out, self.embeddings) if one is not None)
+        raise TrainingStopped(stop.progress, stop.signal_number, kept=f"the model is in {kept}") from None
 
 
 @contextmanager
@@ -173,12 +160,12 @@ def resumable(run: Path | None) -> AbstractContextManager[None]:
     def begun() -> bool:
         return run is not None and any(run.glob("checkpoints/start-*"))
 
-    return saying_how(begun, f"continue with `h3gnn fit --resume {run}`")
+    return advising(begun, f"continue with `h3gnn fit --resume {run}`")
 
 
 @contextmanager
-def saying_how(begun: Callable[[], bool], advice: str) -> Iterator[None]:
-    """Tell how to continue if the block ends early."""
+def advising(begun: Callable[[], bool], advice: str) -> Iterator[None]:
+    """Tell how to continue if the block ends early and something can be continued."""
     try:
         yield
     except Stopped:
@@ -186,19 +173,15 @@ def saying_how(begun: Callable[[], bool], advice: str) -> Iterator[None]:
     except TrainingStopped as stop:
         say(f"{stop}; {advice}" if begun() else f"{stop}; with --out FOLDER it could be continued")
         raise Stopped(code_of_signal(stop)) from None
-    except KeyboardInterrupt as stop:
-        if not begun():
+    except (KeyboardInterrupt, SystemExit) as end:
+        code = end.code if isinstance(end, SystemExit) else code_of_signal(end)
+        if code not in ENDED or not begun():
             raise
         say(f"stopped; {advice}")
-        raise Stopped(code_of_signal(stop)) from None
-    except SystemExit as end:
-        if end.code not in ENDED or not begun():
-            raise
-        say(f"stopped; {advice}")
-        raise Stopped(end.code) from None
+        raise Stopped(code) from None
     except RankLostError as lost:
         raise RankLostError(f"{lost}; {advice}" if begun() and str(lost) else str(lost)) from None
     except OSError as error:
         if not begun():
             raise
-        raise InputError(f"cannot read or write a file ({error}); then {advice}") from None
+        raise InputError(f"cannot read or write a file ({error}); then {advice}", code="file") from None

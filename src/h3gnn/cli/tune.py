@@ -1,4 +1,4 @@
-"""`h3gnn tune`: search for good settings on a graph, without looking at its test nodes."""
+"""`h3gnn tune`: search for good settings on a graph by its training and validation nodes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import Source, option, takes_graph
-from h3gnn.cli.output import say
-from h3gnn.errors import InputError, check_number, without_secrets
+from h3gnn.cli.options import File, Number, Source, Text, option, takes_graph
+from h3gnn.cli.output import echo_json, say
+from h3gnn.errors import InputError, check_choice, check_number, without_secrets
 from h3gnn.resources import progress
 from h3gnn.settings import check_arguments, parse_value
 from h3gnn.storage.schema import check_values
@@ -30,67 +30,40 @@ if TYPE_CHECKING:
 
 STORAGE = "sqlite:///h3gnn-studies.db"
 EPOCHS = "10,20,40,80,160"
-_search = partial(option, panel="Search")
+_opt = partial(option, panel="Search")
 
 
 @takes_graph
 def tune(
     *,
     source: Source,
-    out: Annotated[Path, option("File for the preset.", "--out", metavar="FILE.json")] = Path("preset.json"),
-    record: Annotated[Path | None, _search("Also write all trials.", metavar="FILE.json")] = None,
-    trials: Annotated[int, _search("Number of configurations to try.", min=1)] = 100,
-    minutes: Annotated[float | None, _search("Start no trial after this time.")] = None,
-    protocol: Annotated[
-        str,
-        _search(
-            "pooled (one search for all splits), or nested (settings drawn beforehand; each split's own "
-            "choice estimates what tuning is worth on unseen nodes)."
-        ),
-    ] = "pooled",
-    objective: Annotated[
-        str,
-        _search("validation, clustering (k-means, scored on validation nodes), or label-free (no labels)."),
-    ] = "validation",
-    space: Annotated[
-        str,
-        _search(
-            "committee (the default ensemble); or, for one model with the teacher's objective, paper (its "
-            "appendix), structure (of the encoder) or full (both)."
-        ),
-    ] = "committee",
+    out: Annotated[Path, option("File for the preset.", metavar="FILE.json")] = Path("preset.json"),
+    record: Annotated[File, _opt("Also write all trials.", metavar="FILE.json")] = None,
+    trials: Annotated[int, _opt("Number of configurations to try.", min=1)] = 100,
+    minutes: Annotated[float | None, _opt("Start no trial after this time.")] = None,
+    protocol: Annotated[str, _opt("pooled (one search), or nested (one choice per split).")] = "pooled",
+    objective: Annotated[str, _opt("validation, clustering or label-free score.")] = "validation",
+    space: Annotated[str, _opt("committee (ensemble); of one model: paper, structure, full.")] = "committee",
     choices: Annotated[
         list[str] | None,
-        _search(
-            "Values of an argument of `H3GNN`, e.g. `--choices hops=2,4`; may be repeated.",
-            metavar="NAME=A,B,…",
-        ),
+        _opt("Values of a setting, e.g. `--choices hops=2,4`; may be repeated.", metavar="NAME=A,B,…"),
     ] = None,
-    epochs: Annotated[
-        str | None,
-        _search(f"Epochs at which trials are scored; the last ends them. Default of pooled: {EPOCHS}."),
-    ] = None,
-    joined: Annotated[
-        int | None, _search("Models of a trial; default: 4 of an ensemble, else 1.", min=1)
-    ] = None,
-    at_once: Annotated[int | None, _search("No longer used.", hidden=True)] = None,
-    finalists: Annotated[int, _search("Best trials to train again with --models.", min=1)] = 4,
-    repeats: Annotated[int, _search("Trainings of each finalist, with different seeds.", min=1)] = 1,
-    probed: Annotated[
-        bool, _search("Score finalists by the linear probe instead of ridge regression; slower.", "--probed")
-    ] = False,
-    models: Annotated[int, _search("`n_models` of the preset.", min=1)] = 8,
-    splits: Annotated[int | None, _search("Score trials on the first splits only.", min=1)] = None,
-    clusters: Annotated[int | None, _search("Number of clusters of k-means.", min=2)] = None,
-    study: Annotated[str | None, _search("Name of the study; the same name continues it.")] = None,
-    storage: Annotated[
-        str, _search("Any Optuna storage URL, which several machines may share; or a journal, FILE.log.")
-    ] = STORAGE,
+    epochs: Annotated[Text, _opt(f"Epochs at which trials are scored; pooled: {EPOCHS}.")] = None,
+    joined: Annotated[Number, _opt("Models of a trial; default: 4 in an ensemble, else 1.", min=1)] = None,
+    at_once: Annotated[Number, _opt("No longer used.", hidden=True)] = None,
+    finalists: Annotated[int, _opt("Best trials to train again with --models.", min=1)] = 4,
+    repeats: Annotated[int, _opt("Trainings of each finalist, with different seeds.", min=1)] = 1,
+    probed: Annotated[bool, _opt("Score finalists by the linear probe, not by ridge.", "--probed")] = False,
+    models: Annotated[int, _opt("`n_models` of the preset.", min=1)] = 8,
+    splits: Annotated[Number, _opt("Score trials on the first splits only.", min=1)] = None,
+    clusters: Annotated[Number, _opt("Number of clusters of k-means.", min=2)] = None,
+    study: Annotated[Text, _opt("Name of the study; the same name continues it.")] = None,
+    storage: Annotated[str, _opt("Optuna storage URL, or a journal, FILE.log.")] = STORAGE,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
-    """Search for good settings on a graph, without looking at its test nodes.
+    """Search for good settings on a graph by its training and validation nodes.
 
     `h3gnn tune texas --trials 200 --out texas.json`, then `h3gnn fit texas --preset texas.json --out run/`
     """
@@ -102,23 +75,21 @@ def tune(
 
     if at_once is not None:
         say("--at-once is not used any more: run the same command several times to train trials in parallel")
-    if protocol not in ("pooled", "nested"):
-        raise InputError(f"--protocol must be pooled or nested, not {protocol!r}", code="value-invalid")
+    check_choice("--protocol", protocol, ("pooled", "nested"))
     for path in (out, record):
-        if path is not None:
-            options.check_output(path, (".json",))
-    chosen = build_space(space, choices)
+        options.check_output(path, ".json")
+    chosen = _build_space(space, choices)
     of_trial = joined or (4 if "objective" in chosen.choices else 1)
     seconds = None if minutes is None else 60 * check_number("--minutes", minutes, 0, 1e6)
-    budget = Budget(trials, of_trial, parse_epochs(EPOCHS if epochs is None else epochs), seconds)
+    budget = Budget(trials, of_trial, _parse_epochs(EPOCHS if epochs is None else epochs), seconds)
     loaded = source.load()
-    name = study or _study_name(loaded, objective)
+    name = study or f"{loaded.provenance.source.split(' ')[0]}-{loaded.provenance.sha256[:8]}-{objective}"
     if protocol == "nested":
         if objective != "validation":
             raise InputError("--protocol nested needs --objective validation", code="nested-objective")
         drawn = SearchBudget(trials, seconds, () if epochs is None else budget.eval_epochs, seed)
-        tuned = _from_list(loaded, chosen, drawn, splits, models, name, device)
-        _tell_list(tuned, loaded, out, record, as_json)
+        nested = _tune_nested(loaded, chosen, drawn, splits, models, name, device)
+        _write(*nested, out, record, as_json)
         return
     opened = open_study(loaded, name, storage, objective)
     say(f"{trials} trials of up to {budget.eval_epochs[-1]} epochs on {loaded.num_nodes:,} nodes")
@@ -141,21 +112,17 @@ def tune(
             progress=_watching(bar),
             scored=lambda epoch: bar(description=f"trials (epoch {epoch} of {budget.eval_epochs[-1]})"),
         )
-    _write(found, out, record)
-    if as_json:
-        typer.echo(json.dumps(found.preset(None if record is None else record.name), indent=2))
-        return
-    typer.echo(
+    summary = (
         f"{loaded.provenance.source}: {found.made['trials']} trials, best {objective} score "
         f"{found.made['score']:.4f} after {found.params['epochs']} epochs with {models} model(s)"
     )
-    typer.echo(f"wrote {out}; use it with `h3gnn fit … --preset {out}`")
+    _write(found, summary, out, record, as_json)
 
 
-def _from_list(
+def _tune_nested(
     graph: Graph, space: Space, budget: SearchBudget, splits: int | None, models: int, name: str, device: str
-) -> Tuned:
-    """Try settings that are drawn beforehand, and let each split choose."""
+) -> tuple[Tuned, str]:
+    """Try settings that are drawn beforehand, and let each split choose; return the result in words, too."""
     from h3gnn.experiments.tune import tune_from_list
 
     choosing = min(splits or graph.num_splits, graph.num_splits)
@@ -163,7 +130,7 @@ def _from_list(
     options.say_fixed([name for name, values in space.choices.items() if len(values) == 1], space.choices)
     with progress() as add_bar:
         bar = add_bar("settings", 1.0)
-        return tune_from_list(
+        found = tune_from_list(
             graph,
             space,
             budget,
@@ -175,23 +142,17 @@ def _from_list(
             watch=lambda share: bar(completed=share),
         )
 
-
-def _tell_list(found: Tuned, graph: Graph, out: Path, record: Path | None, as_json: bool) -> None:
-    """Write what all splits like best, and say what tuning so is worth on unseen nodes."""
-    _write(found, out, record)
-    if as_json:
-        typer.echo(json.dumps(found.preset(None if record is None else record.name), indent=2))
-        return
-    worth = found.made["nested"]
-    typer.echo(
-        f"{graph.provenance.source}: {found.made['trials']} settings; tuned like this, test accuracy is "
-        f"{100 * worth['test_mean']:.1f} ± {100 * worth['test_std']:.1f} % (nested: each split's own choice)"
+    nested = found.made["nested"]
+    summary = (
+        f"{graph.provenance.source}: {found.made['trials']} settings; nested test accuracy "
+        f"{100 * nested['test_mean']:.1f} ± {100 * nested['test_std']:.1f} % "
+        "(each split chooses its settings); the preset has those that all splits together choose"
     )
-    typer.echo(f"wrote {out}, what all splits together like best; use it with `h3gnn fit … --preset {out}`")
+    return found, summary
 
 
-def _write(found: Tuned, out: Path, record: Path | None) -> None:
-    """Write the preset, and the record of the search where one is asked for."""
+def _write(found: Tuned, summary: str, out: Path, record: Path | None, as_json: bool) -> None:
+    """Write the preset, and all trials if requested, and print the result."""
     from h3gnn.storage.atomic import write_atomically
 
     preset = found.preset(None if record is None else record.name)
@@ -199,9 +160,13 @@ def _write(found: Tuned, out: Path, record: Path | None) -> None:
     if record is not None:
         command = ["h3gnn", *map(without_secrets, sys.argv[1:])]
         write_atomically(record, _text(record, {**preset, "command": command, **found.record}))
+    if as_json:
+        echo_json(preset)
+    else:
+        typer.echo(f"{summary}\nwrote {out}; use it with `h3gnn fit … --preset {out}`")
 
 
-def parse_epochs(text: str) -> tuple[int, ...]:
+def _parse_epochs(text: str) -> tuple[int, ...]:
     """Return `10,20,40` as numbers."""
     epochs = options.parse_numbers("--epochs", text, "10,20,40")
     if epochs[0] < 1 or sorted(set(epochs)) != epochs:
@@ -209,13 +174,12 @@ def parse_epochs(text: str) -> tuple[int, ...]:
     return tuple(epochs)
 
 
-def build_space(name: str, choices: list[str] | None) -> Space:
+def _build_space(name: str, choices: list[str] | None) -> Space:
     """Return the named space with `--choices` on top; every value is checked as `H3GNN` would."""
     from h3gnn.experiments.spaces import SPACES, with_objectives
     from h3gnn.experiments.tune import start_of
 
-    if name not in SPACES:
-        raise InputError(f"--space must be one of {', '.join(SPACES)}, not {name}", code="value-invalid")
+    check_choice("--space", name, SPACES)
     defaults = start_of(SPACES[name])
     given: dict[str, list[Any]] = {}
     for text in choices or []:
@@ -226,10 +190,6 @@ def build_space(name: str, choices: list[str] | None) -> Space:
     return SPACES[name].restricted(given)
 
 
-def _study_name(graph: Graph, objective: str) -> str:
-    return f"{graph.provenance.source.split(' ')[0]}-{graph.provenance.sha256[:8]}-{objective}"
-
-
 def _text(path: Path, content: dict[str, Any]) -> bytes:
     text = json.dumps(content, indent=1) + "\n"
     check_values(PRESET, json.loads(text), path, words="cannot be written")
@@ -237,7 +197,7 @@ def _text(path: Path, content: dict[str, Any]) -> bytes:
 
 
 def _watching(bar: Callable[..., None]) -> Callable[[optuna.Study], None]:
-    """Return what shows the trials done and the best score."""
+    """Return a callback that shows the number of trials and the best score."""
     from h3gnn.experiments.studies import finished
     from h3gnn.experiments.tune import best_trials
 
