@@ -3,29 +3,29 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from torch import Tensor
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from h3gnn import H3GNN, InputError
-from h3gnn.cli.app import app
-from h3gnn.training.step import MaskStrategy, Step
-from tests.program import Program, run, start
+from h3gnn.training.step import Step
+from tests.program import Program, call, invoke, run, start
 
-GRAPH = ("--edges", "e.csv", "--features", "f.csv", "--preset", "single")
-TRAINING = (*GRAPH, "--epochs", "300", "--channels", "8", "--models", "2")
-SHORT = (*GRAPH, "--epochs", "30", "--channels", "8", "--models", "2")
-FIT = ("fit", *TRAINING, "--out", "run", "--embeddings", "out.npy", "--checkpoint-every", "5")
+GRAPH = ("--edges", "e.csv", "--features", "f.csv", "--preset", "single", "--channels", "8")
+TRAINING = (*GRAPH, "--epochs", "12", "--models", "2")
+FIT = ("fit", *TRAINING, "--out", "run", "--embeddings", "out.npy", "--checkpoint-every", "1")
 
 
-def newest_epoch(run: Path) -> int:
-    return max((int(path.name.split("-")[1]) for path in (run / "checkpoints").glob("epoch-*")), default=0)
+def newest_epoch(folder: str = "run") -> int:
+    return max((int(path.name.split("-")[1]) for path in Path(folder).glob("checkpoints/epoch-*")), default=0)
 
 
 def wait_for(ready: Callable[[], bool], process: Program) -> None:
@@ -37,57 +37,95 @@ def wait_for(ready: Callable[[], bool], process: Program) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _ctrl_c_works() -> Iterator[None]:
-    """Let commands hear signals even where the tests run as a background job, which has some ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def _default_signals() -> Iterator[None]:
+    """Restore the handlers of signals, which are ignored if the tests run as a background job."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
     yield
-    signal.signal(signal.SIGINT, before)
-    signal.signal(signal.SIGHUP, hangup)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def write_tables(folder: Path) -> None:
+    """Write forty nodes in a ring."""
+    (folder / "e.csv").write_text("source,target\n" + "".join(f"n{i},n{(i + 1) % 40}\n" for i in range(40)))
+    (folder / "f.csv").write_text("id,a,b\n" + "".join(f"n{i},{i},{i * i % 7}\n" for i in range(40)))
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Path:
-    """Forty nodes in a ring."""
-    (tmp_path / "e.csv").write_text("source,target\n" + "".join(f"n{i},n{(i + 1) % 40}\n" for i in range(40)))
-    (tmp_path / "f.csv").write_text("id,a,b\n" + "".join(f"n{i},{i},{i * i % 7}\n" for i in range(40)))
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The tables of a small graph in the current folder."""
+    write_tables(tmp_path)
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def results(folder: Path) -> tuple[bytes, object]:
-    return (folder / "out.npy").read_bytes(), json.loads((folder / "run" / "model.json").read_text())[
-        "history"
-    ]
+def invoke_until(epoch: int, end: Callable[[], object], *arguments: object) -> Result:
+    """Run a command in this process, and call a function in the middle of an epoch."""
+    count, usual = itertools.count(1), Step.__call__
+
+    def step(self: Step, *given: Any) -> Any:
+        if next(count) == epoch:
+            end()
+        return usual(self, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Step, "__call__", step)
+        return invoke(*arguments)
 
 
-def test_killed_several_times_and_resumed_equals_the_uninterrupted_run(files: Path) -> None:
-    (files / "whole").mkdir()
-    for name in ("e.csv", "f.csv"):
-        (files / "whole" / name).write_bytes((files / name).read_bytes())
-    plain = ("fit", *TRAINING, "--out", "run", "--embeddings", "out.npy")
-    assert run(*plain, cwd=files / "whole").returncode == 0
+@pytest.fixture(scope="module")
+def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables and a run that ended in the sixth epoch without cleaning up."""
+    folder = tmp_path_factory.mktemp("stopped")
+    write_tables(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert invoke_until(6, lambda: sys.exit(9), *FIT).exit_code == 9
+        assert newest_epoch() == 5
+    return folder
 
-    chance, kills = random.Random(), 0
-    arguments: tuple[str, ...] = FIT
-    for _ in range(2):
-        process = start(*arguments, cwd=files)
-        reached = newest_epoch(files / "run")
-        wait_for(lambda: newest_epoch(files / "run") > reached, process)  # noqa: B023
-        time.sleep(chance.uniform(0, 0.3))
-        process.kill()
-        process.communicate()
-        kills += process.returncode == -signal.SIGKILL
-        if (files / "run" / "model.json").exists():
-            break
-        arguments = ("fit", "--resume", "run")
-    assert kills >= 1
-    if not (files / "run" / "model.json").exists():
-        assert not (files / "out.npy").exists()
-        done = run("fit", "--resume", "run", cwd=files)
-        assert done.returncode == 0, done.stderr
-        assert "continuing run after epoch" in done.stderr
-        assert not (files / "run" / "checkpoints").exists()
-    assert results(files) == results(files / "whole")
+
+@pytest.fixture
+def stopped(stopped_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the stopped run in the current folder."""
+    shutil.copytree(stopped_run, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+KILLED = """
+import os, signal, sys
+from h3gnn.cli import main
+from h3gnn.training.step import Step
+
+count, usual = int(sys.argv.pop(1)), Step.__call__
+
+def step(*arguments):
+    global count
+    count -= 1
+    if count == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return usual(*arguments)
+
+Step.__call__ = step
+main()
+"""
+
+
+def test_a_run_killed_twice_and_resumed_equals_the_uninterrupted_run(files: Path) -> None:
+    call("fit", *TRAINING, "--out", "whole", "--embeddings", "whole.npy")
+    for count, epoch, arguments in ((5, 4, (*FIT[:-1], "2")), (5, 8, ("fit", "--resume", "run"))):
+        done = run(count, *arguments, cwd=files, code=KILLED)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert newest_epoch() == epoch
+        assert not Path("run/model.json").exists()
+        assert not Path("out.npy").exists()
+    assert "continuing run after epoch 8" in invoke("fit", "--resume", "run").stderr
+    assert not Path("run/checkpoints").exists()
+    assert Path("out.npy").read_bytes() == Path("whole.npy").read_bytes()
+    resumed, whole = (json.loads(Path(name, "model.json").read_text()) for name in ("run", "whole"))
+    assert resumed["history"] == whole["history"]
 
 
 SIGNALS = pytest.mark.parametrize(
@@ -98,112 +136,74 @@ SIGNALS = pytest.mark.parametrize(
         pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
     ],
 )
-ENDLESS = (*GRAPH, "--out", "run", "--epochs", "1000000", "--checkpoint-every", "100")
+ENDLESS = ("fit", *GRAPH, "--out", "run", "--epochs", "1000000", "--checkpoint-every", "100")
 
 
 @SIGNALS
-def test_a_signal_writes_a_checkpoint_and_says_how_to_go_on(
-    files: Path, number: signal.Signals, code: int
-) -> None:
-    process = start("fit", *ENDLESS, cwd=files)
-    wait_for(lambda: newest_epoch(files / "run") > 0, process)
-    time.sleep(0.1)
+def test_a_signal_writes_a_checkpoint(files: Path, number: signal.Signals, code: int) -> None:
+    process = start(*ENDLESS, cwd=files)
+    wait_for(lambda: newest_epoch() > 0, process)
     process.send_signal(number)
-    said, words = process.communicate(timeout=60)
-    assert process.returncode == code, words
-    assert said == ""
-    epoch = newest_epoch(files / "run")
-    *outlook, last = words.strip().splitlines()
-    assert all("1000000 epochs: about" in line for line in outlook)  # said where the signal came late enough
-    assert last == (
-        f"h3gnn: stopped after epoch {epoch} of 1000000, with a checkpoint in run/checkpoints; the model "
-        "is in run; continue with `h3gnn fit --resume run`"
-    )
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (code, ""), err
+    epoch = newest_epoch()
+    *estimate, last = err.strip().splitlines()
+    assert all("1000000 epochs: about" in line for line in estimate)
+    assert f"stopped after epoch {epoch} of 1000000" in last
+    assert last.endswith("continue with `h3gnn fit --resume run`")
     assert len(H3GNN.load(files / "run").history_) == epoch
 
 
 @SIGNALS
-def test_a_signal_while_the_training_is_set_up_is_told_as_well(
-    files: Path, number: signal.Signals, code: int
-) -> None:
-    process = start("fit", *ENDLESS, cwd=files)
-    wait_for(lambda: bool(list((files / "run").glob("checkpoints/start-*"))), process)
+def test_a_signal_before_the_first_epoch(files: Path, number: signal.Signals, code: int) -> None:
+    process = start(*ENDLESS, cwd=files)
+    wait_for(lambda: any(files.glob("run/checkpoints/start-*")), process)
     process.send_signal(number)
-    _, words = process.communicate(timeout=60)
-    assert process.returncode == code, words
-    assert len(words.strip().splitlines()) == 1
-    assert words.startswith("h3gnn: stopped")
-    assert words.strip().endswith("continue with `h3gnn fit --resume run`")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert len(err.strip().splitlines()) == 1
+    assert err.startswith("h3gnn: stopped")
+    assert err.strip().endswith("continue with `h3gnn fit --resume run`")
 
 
-def fit_until(epoch: int, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
-    """Fit, and send this process a signal in the middle of an epoch."""
-    count, made = itertools.count(1), Step.__call__
-
-    def step(self: Step, mask: MaskStrategy) -> Tensor:
-        if next(count) == epoch:
-            signal.raise_signal(number)
-        return made(self, mask)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Step, "__call__", step)
-        return CliRunner().invoke(app, ["fit", *SHORT, *arguments])
-
-
-@SIGNALS
-def test_a_signal_without_checkpoints_keeps_the_model_as_it_is_and_the_run_goes_on(
-    files: Path, number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(files)
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_without_checkpoints_saves_the_model(files: Path, number: signal.Signals, code: int) -> None:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    done = fit_until(5, number, monkeypatch, "--out", "run", "--embeddings", "out.npy")
+    fit = ("fit", *TRAINING, "--out", "run", "--embeddings", "out.npy")
+    done = invoke_until(5, lambda: signal.raise_signal(number), *fit)
     signal.signal(signal.SIGTERM, before)
     assert (done.exit_code, done.stdout) == (code, "")
-    assert done.stderr.strip() == (
-        "h3gnn: stopped after epoch 5 of 30, with a checkpoint in run/checkpoints; the model is "
-        "in run and out.npy; continue with `h3gnn fit --resume run`"
-    )
+    assert "stopped after epoch 5 of 12" in done.stderr
+    assert done.stderr.strip().endswith("continue with `h3gnn fit --resume run`")
     kept = H3GNN.load("run")
-    assert len(kept.history_) == newest_epoch(Path("run")) == 5
+    assert len(kept.history_) == newest_epoch() == 5
     np.testing.assert_array_equal(np.load("out.npy"), kept.embedding_)
-    other = CliRunner().invoke(app, ["fit", *SHORT, "--seed", "3", "--out", "run"])
-    assert "run holds an unfinished run (random_state is 0 there and 3 here)" in str(other.exception)
-    assert CliRunner().invoke(app, ["fit", "--resume", "run"]).exit_code == 0
+    with pytest.raises(InputError, match="random_state"):
+        call("fit", *TRAINING, "--seed", "3", "--out", "run")
+    call("fit", "--resume", "run")
     assert not Path("run/checkpoints").exists()
-    resumed = np.load("out.npy")
-    assert CliRunner().invoke(app, ["fit", *SHORT, "--out", "whole"]).exit_code == 0
-    np.testing.assert_array_equal(H3GNN.load("whole").embedding_, resumed)
+    call("fit", *TRAINING, "--out", "whole")
+    np.testing.assert_array_equal(H3GNN.load("whole").embedding_, np.load("out.npy"))
     assert not Path("whole/checkpoints").exists()
 
 
-def test_a_signal_without_a_folder_writes_the_embeddings_as_they_are(
-    files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(files)
-    done = fit_until(3, signal.SIGINT, monkeypatch, "--embeddings", "out.npy")
+def test_a_signal_without_a_folder_writes_the_embeddings(files: Path) -> None:
+    fit = ("fit", *TRAINING, "--embeddings", "out.npy")
+    done = invoke_until(3, lambda: signal.raise_signal(signal.SIGINT), *fit)
     assert done.exit_code == 130
-    assert done.stderr.startswith("h3gnn: stopped after epoch 3 of 30; the model is in out.npy;")
+    assert "stopped after epoch 3 of 12; the model is in out.npy" in done.stderr
     assert len(np.load("out.npy")) == 40
 
 
-@pytest.fixture
-def stopped(files: Path) -> Path:
-    """A run that was stopped after a few epochs."""
-    process = start(*FIT[:-1], "1", cwd=files)
-    wait_for(lambda: newest_epoch(files / "run") > 3, process)
-    process.kill()
-    process.communicate()
-    assert newest_epoch(files / "run") > 3
-    return files
-
-
-REFUSED: list[tuple[tuple[str, ...], str]] = [
+REJECTED: list[tuple[tuple[str, ...], str]] = [
     (("--resume", "run", "--epochs", "9"), "resume-with-options"),
     (("synthetic", "--resume", "run"), "resume-with-options"),
-    (("--resume", "nowhere"), "there is no folder nowhere"),
-    (("--resume", "."), "holds no run that can be resumed"),
-    ((*FIT[1:], "--seed", "3"), "run holds an unfinished run (random_state is 0 there and 3 here)"),
-    (("synthetic", *FIT[5:]), "run holds an unfinished run (of another graph)"),
+    (("--resume", "nowhere"), "nowhere"),
+    (("--resume", "."), "."),
+    ((*FIT[1:], "--seed", "3"), "random_state"),
+    (("synthetic", *FIT[5:]), "graph"),
     ((*FIT[1:], "--device", "abacus"), "abacus"),
     ((*TRAINING, "--out", "new", "--keep", "2"), "keep-without-checkpoints"),
     ((*TRAINING, "--embeddings", "new.npy", "--checkpoint-every", "2"), "checkpoints-need-out"),
@@ -212,49 +212,41 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
 ]
 
 
-def test_what_does_not_fit_an_unfinished_run_is_refused_and_nothing_changes(
-    stopped: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_options_are_rejected_and_the_run_is_unchanged(stopped: Path) -> None:
     def contents() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in sorted(stopped.rglob("*")) if path.is_file()}
 
-    monkeypatch.chdir(stopped)
     before = contents()
-    for arguments, words in REFUSED:
-        with pytest.raises(InputError) as refused:
-            app(["fit", *arguments], standalone_mode=False)
-        assert words == refused.value.code or words in str(refused.value)
+    for arguments, code_or_word in REJECTED:
+        with pytest.raises(InputError) as rejected:
+            call("fit", *arguments)
+        assert rejected.value.code == code_or_word or code_or_word in str(rejected.value)
         assert contents() == before, arguments
 
 
-def test_a_damaged_start_is_said_and_the_first_command_goes_on(stopped: Path) -> None:
-    begun = next((stopped / "run" / "checkpoints").glob("start-*"))
+def test_after_damage_the_first_command_continues(stopped: Path) -> None:
+    begun = next(Path("run/checkpoints").glob("start-*"))
     content = bytearray(begun.read_bytes())
     content[random.randrange(len(content))] ^= 1 << random.randrange(8)
     begun.write_bytes(content)
-    refused = run("fit", "--resume", "run", cwd=stopped)
-    assert refused.returncode == 2
-    assert "damaged" in refused.stderr
-    assert "repeat the first command" in refused.stderr
-    assert len(refused.stderr.strip().splitlines()) == 1
-    newest = max((stopped / "run" / "checkpoints").glob("epoch-*"))
+    with pytest.raises(InputError, match=r"damaged.*first command"):
+        call("fit", "--resume", "run")
+    newest = max(Path("run/checkpoints").glob("epoch-*"))
     newest.write_bytes(newest.read_bytes()[:-1])
-    done = run(*FIT, cwd=stopped)
-    assert done.returncode == 0, done.stderr
-    assert "note:" in done.stderr
-    assert "resuming from the previous checkpoint" in done.stderr
-    assert sorted(path.suffix for path in (stopped / "run").iterdir()) == [".json", *[".safetensors"] * 2]
+    with pytest.warns(UserWarning, match="previous checkpoint"):
+        call(*FIT)
+    assert sorted(path.suffix for path in Path("run").iterdir()) == [".json", *[".safetensors"] * 2]
 
 
 FULL_DISK = """
 import errno, os, sys
 from h3gnn.cli import main
-sync, room = os.fsync, int(sys.argv.pop(1))
+sync, files_left = os.fsync, int(sys.argv.pop(1))
 
 def full(handle):
-    global room
-    room -= 1
-    if room < 0:
+    global files_left
+    files_left -= 1
+    if files_left < 0:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     sync(handle)
 
@@ -263,29 +255,25 @@ main()
 """
 
 
-@pytest.mark.parametrize("room", [0, 5, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_full_disk_is_one_sentence_and_the_run_can_go_on(files: Path, room: int) -> None:
-    arguments = ("fit", *GRAPH, "--out", "run", "--epochs", "6", "--checkpoint-every", "3")
-    full = run(room, *arguments, cwd=files, code=FULL_DISK)
+@pytest.mark.parametrize("files_left", [0, 5, pytest.param(1, marks=pytest.mark.slow)])
+def test_after_a_full_disk_the_run_is_resumed(files: Path, files_left: int) -> None:
+    arguments = ("fit", *GRAPH, "--out", "run", "--epochs", "6", "--checkpoint-every", "3", "--json")
+    full = run(files_left, *arguments, cwd=files, code=FULL_DISK)
     assert full.returncode == 2, full.stderr
-    assert "No space left on device" in full.stderr
-    assert "Traceback" not in full.stderr
-    lines = full.stderr.strip().splitlines()
-    assert all(line.startswith("h3gnn: ") for line in lines)
-    if room == 0:
-        assert len(lines) == 1
-        assert not (files / "run").exists()
+    error = json.loads(full.stderr.splitlines()[-1])["error"]
+    assert not files_left or error["code"] == "file"
+    assert "No space left on device" in error["message"]
+    if files_left == 0:
+        assert len(full.stderr.splitlines()) == 1
+        assert not Path("run").exists()
         return
-    assert lines[-1].endswith("continue with `h3gnn fit --resume run`")
-    assert not (files / "run" / "model.json").exists()
-    done = run("fit", "--resume", "run", cwd=files)
-    assert done.returncode == 0, done.stderr
-    assert not (files / "run" / "checkpoints").exists()
+    assert error["message"].endswith("continue with `h3gnn fit --resume run`")
+    assert not Path("run/model.json").exists()
+    call("fit", "--resume", "run")
+    assert not Path("run/checkpoints").exists()
 
 
-def test_a_full_disk_without_checkpoints_is_one_sentence_too(files: Path) -> None:
-    arguments = ("fit", *GRAPH, "--out", "run", "--epochs", "2")
-    full = run(0, *arguments, cwd=files, code=FULL_DISK)
+def test_a_full_disk_without_checkpoints(files: Path) -> None:
+    full = run(0, "fit", *GRAPH, "--out", "run", "--epochs", "2", "--json", cwd=files, code=FULL_DISK)
     assert full.returncode == 2
-    assert full.stderr.startswith("h3gnn: cannot read or write a file: ")
-    assert len(full.stderr.strip().splitlines()) == 1
+    assert json.loads(full.stderr)["error"]["code"] == "file"

@@ -320,13 +320,13 @@ def _embed_run(folder: Path, given: Graph | MappedGraph | None, device: str, to_
     from h3gnn.settings import kept_for
 
     model = options.open_run(folder, device, in_files=to_score or given is not None)
-    graph = model.graph_ if given is None else given
-    if not graph.in_memory:
-        values, graph = _labelled_rows(model, graph)
+    whole: Graph | MappedGraph = model.graph_ if given is None else given
+    if not whole.in_memory:
+        values, graph = _labelled_rows(model, whole)
     elif given is None:
-        values, graph = model.embedding_, with_splits(graph)
+        values, graph = model.embedding_, with_splits(whole)
     else:
-        values = model.transform(graph)
+        values, graph = model.transform(whole), whole
     params = kept_for("log", model.get_settings())
     seed = model.random_state if isinstance(model.random_state, int) else None
     return Embedded(values, graph.node_ids, graph, "H3GNN", params, seed, model.epochs)
