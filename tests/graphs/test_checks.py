@@ -1,4 +1,4 @@
-"""The one place where a graph is checked: what it mends, what it refuses, what it promises."""
+"""Validation of graphs: repairs, rejected input, and properties of the result."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import check_graph, valid_weights
+from tests.graphs.helpers import listed
 from tests.rejects import rejects
 
 FEATURES = np.eye(3)
@@ -26,8 +27,7 @@ EDGES = np.array([[2, 0, 0, 1], [0, 1, 1, 1]])
 def test_edges_are_sorted_by_target_merged_and_counted() -> None:
     graph = check_graph(FEATURES, EDGES, edge_weight=[1.0, 2.0, 3.0, 4.0])
     assert graph.edge_index.tolist() == [[2, 0, 1], [0, 1, 1]]
-    assert graph.edge_weight is not None
-    assert graph.edge_weight.tolist() == [1.0, 5.0, 4.0]
+    assert listed(graph.edge_weight) == [1.0, 5.0, 4.0]
     assert [(repair.code, repair.count) for repair in graph.provenance.repairs] == [
         ("duplicate-edges", 1),
         ("self-loops", 1),
@@ -38,7 +38,6 @@ def test_the_callers_arrays_are_not_changed_or_shared() -> None:
     features = np.eye(3, dtype=np.float32)
     edges, weights = EDGES.copy(), np.ones(4, dtype=np.float32)
     graph = check_graph(features, edges, edge_weight=weights)
-    assert graph.edge_weight is not None
     for part in (graph.features, graph.edge_index, graph.edge_weight):
         part.fill_(7)
     assert np.array_equal(features, np.eye(3))
@@ -95,15 +94,14 @@ def test_messages_name_row_and_column() -> None:
     assert "features, position 1, column 2: infinity" in caught.message
 
 
-def test_the_readers_import_without_the_optional_libraries() -> None:
-    """On some machines pyarrow and networkx are missing: what does not need them must still work."""
+def test_the_readers_import_without_the_optional_libraries(tmp_path: Path) -> None:
     program = """
 import sys
 for name in ("pyarrow", "networkx", "matplotlib"):
     sys.modules[name] = None
 import h3gnn.graphs.datasets, h3gnn.tables.read, h3gnn.graphs.formats, h3gnn.graphs.profile
 import h3gnn.cli.inspect, h3gnn.report.figures
-from h3gnn.graphs.checks import check_graph, valid_weights
+from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.profile import profile
 from h3gnn.errors import InputError
 print(profile(check_graph([[1.0], [2.0]], [[0], [1]])).nodes)
@@ -116,12 +114,8 @@ for suffix, reader in readers.items():
     except InputError as error:
         print(error)
 """
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        run = subprocess.run(
-            [sys.executable, "-c", program, f"{folder}/file"], capture_output=True, text=True, check=False
-        )
+    command = [sys.executable, "-c", program, str(tmp_path / "file")]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
     assert lines[0] == "2"

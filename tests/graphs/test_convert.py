@@ -15,10 +15,10 @@ import torch
 from h3gnn import H3GNN
 from h3gnn.errors import GraphError
 from h3gnn.graphs.convert import as_graph, import_pyg
-from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.guards import is_graph
 from h3gnn.graphs.structural import NO_FEATURES
 from h3gnn.tables.read import read_graph
+from tests.graphs.helpers import edge_set, listed
 from tests.rejects import rejects
 
 Data = import_pyg().data.Data
@@ -27,11 +27,7 @@ FEATURES = np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]], dtype=np.float32)
 EDGES = np.array([[0, 1, 2], [1, 2, 0]])
 
 
-def edge_set(graph: Graph) -> set[tuple[int, int]]:
-    return {(int(start), int(end)) for start, end in graph.edge_index.t()}
-
-
-def test_a_graph_comes_back_as_it_is() -> None:
+def test_a_graph_is_returned_unchanged() -> None:
     graph = as_graph(FEATURES, EDGES)
     assert as_graph(graph) is graph
 
@@ -61,8 +57,7 @@ def test_the_index_of_a_frame_names_the_nodes_and_the_third_column_weighs_the_ed
     assert graph.node_ids.tolist() == ["ann", "bob", "cid"]
     assert graph.has_ids
     assert edge_set(graph) == {(2, 0), (0, 1)}
-    assert graph.edge_weight is not None
-    assert graph.edge_weight.tolist() == [0.5, 2.0]  # sorted by target: into ann, then into bob
+    assert listed(graph.edge_weight) == [0.5, 2.0]  # sorted by target: into ann, then into bob
 
 
 def test_pyg_data_with_masks_of_both_shapes_and_one_column_of_edge_attributes() -> None:
@@ -76,16 +71,13 @@ def test_pyg_data_with_masks_of_both_shapes_and_one_column_of_edge_attributes() 
         test_mask=torch.tensor([False, False, True]),
     )
     graph = as_graph(data)
-    assert graph.labels is not None
-    assert graph.labels.tolist() == [0, 1, 0]
+    assert listed(graph.labels) == [0, 1, 0]
     assert graph.num_splits == 2
-    assert graph.test_mask is not None
-    assert graph.test_mask.tolist() == [[False, False], [False, False], [True, True]]
-    assert graph.edge_weight is not None
-    assert sorted(graph.edge_weight.tolist()) == [1.0, 2.0, 3.0]
+    assert listed(graph.test_mask) == [[False, False], [False, False], [True, True]]
+    assert sorted(listed(graph.edge_weight)) == [1.0, 2.0, 3.0]
 
 
-def test_pyg_data_with_edges_alone_gets_structural_features_and_says_so() -> None:
+def test_pyg_data_with_edges_alone_gets_structural_features() -> None:
     graph = as_graph(Data(edge_index=torch.from_numpy(EDGES)))
     assert graph.num_nodes == 3
     assert graph.num_features >= 8
@@ -101,16 +93,14 @@ class Roads(nx.DiGraph):  # type: ignore[misc]
     """A user's own kind of networkx graph."""
 
 
-def test_a_subclass_is_what_it_inherits_from_for_the_conversion_and_for_the_estimator() -> None:
+def test_subclasses_are_converted_and_fitted_as_their_base_class() -> None:
     data = Citations(x=torch.from_numpy(FEATURES), edge_index=torch.from_numpy(EDGES))
     roads = Roads([(0, 1), (1, 2), (2, 0)])
     for given in (data, roads):
         assert is_graph(given)
         assert edge_set(as_graph(given)) == {(0, 1), (1, 2), (2, 0)}
-        assert (
-            H3GNN.from_preset("single", epochs=1, channels=4, device="cpu").fit(given).embedding_.shape[0]
-            == 3
-        )
+        model = H3GNN.from_preset("single", epochs=1, channels=4, device="cpu").fit(given)
+        assert model.embedding_.shape[0] == 3
 
 
 def test_a_table_of_features_is_no_graph_and_a_square_sparse_matrix_is() -> None:
@@ -130,12 +120,10 @@ def test_networkx_keeps_names_and_doubles_undirected_edges_but_not_loops() -> No
     assert edge_set(graph) == {(0, 1), (1, 0), (2, 2)}
     assert graph.node_ids.tolist() == ["a", "b", "c"]
     assert graph.class_names == ("blue", "red")
-    assert graph.labels is not None
-    assert graph.labels.tolist() == [1, 0, -1]
+    assert listed(graph.labels) == [1, 0, -1]
     assert graph.train_mask is not None
     assert graph.train_mask[:, 0].tolist() == [True, False, False]
-    assert graph.edge_weight is not None
-    assert sorted(graph.edge_weight.tolist()) == [1.0, 2.0, 2.0]
+    assert sorted(listed(graph.edge_weight)) == [1.0, 2.0, 2.0]
 
 
 def test_directed_networkx_keeps_its_direction() -> None:
@@ -146,12 +134,11 @@ def test_an_adjacency_of_ones_has_no_weights_and_any_other_has() -> None:
     ones = sp.csr_array(np.array([[0, 1], [1, 0]]))
     assert as_graph(ones).edge_weight is None
     weighted = as_graph(sp.csr_array(np.array([[0, 2.5], [1, 0]])))
-    assert weighted.edge_weight is not None
-    assert sorted(weighted.edge_weight.tolist()) == [1.0, 2.5]
+    assert sorted(listed(weighted.edge_weight)) == [1.0, 2.5]
 
 
 class ShapedLikeDgl:
-    """What DGL shows of a graph, without DGL."""
+    """The attributes of a DGL graph, without DGL."""
 
     def __init__(self) -> None:
         self.ndata = {"feat": torch.from_numpy(FEATURES), "label": torch.tensor([0, 1, 1])}
@@ -164,11 +151,10 @@ class ShapedLikeDgl:
         return 3
 
 
-def test_what_is_shaped_like_a_dgl_graph_is_read_without_dgl() -> None:
+def test_objects_shaped_like_a_dgl_graph_are_read_without_dgl() -> None:
     graph = as_graph(ShapedLikeDgl())
     assert edge_set(graph) == {(0, 1), (1, 2), (2, 0)}
     assert graph.num_classes == 2
-    assert graph.edge_weight is not None
 
 
 def test_sparse_features_of_torch_stay_sparse() -> None:
@@ -210,17 +196,17 @@ FRAME = pd.DataFrame(FEATURES, index=["a", "b", "c"])
         ),
     ],
 )
-def test_input_that_is_no_graph_is_rejected(arguments: tuple[Any, ...], code: str) -> None:
+def test_invalid_input_is_rejected(arguments: tuple[Any, ...], code: str) -> None:
     with rejects(code, GraphError):
         as_graph(*arguments)
 
 
-def test_a_cell_that_is_no_number_is_named() -> None:
+def test_the_message_names_a_cell_that_is_not_a_number() -> None:
     with pytest.raises(GraphError, match="'word': 'x' is not a number"):
         as_graph(FRAME.assign(word=["1", "2", "x"]), EDGES)
 
 
-def test_a_networkx_node_without_the_features_of_the_others_is_named() -> None:
+def test_networkx_nodes_with_different_features_are_rejected() -> None:
     network = nx.path_graph(["a", "b"])
     network.nodes["a"]["x"] = [1.0]
     with rejects("attribute-missing"):
@@ -230,12 +216,11 @@ def test_a_networkx_node_without_the_features_of_the_others_is_named() -> None:
         as_graph(network)
 
 
-def test_labels_that_name_classes_by_large_numbers_are_numbered() -> None:
+def test_large_label_numbers_become_class_names() -> None:
     data = Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([10**12, 7, -1]))
     graph = as_graph(data)
     assert graph.class_names == ("7", "1000000000000")
-    assert graph.labels is not None
-    assert graph.labels.tolist() == [1, 0, -1]
+    assert listed(graph.labels) == [1, 0, -1]
 
 
 TIMES = pd.date_range("2024-01-01", periods=3)
@@ -249,7 +234,6 @@ def test_a_table_of_edges_is_read_as_the_command_line_reads_it(tmp_path: Path) -
     with pytest.warns(UserWarning, match="edges: not used: time"):
         graph = as_graph(FEATURES, FOUR)
     assert torch.equal(graph.edge_index, wanted.edge_index)
-    assert graph.edge_weight is not None
     assert wanted.edge_weight is not None
     assert torch.equal(graph.edge_weight, wanted.edge_weight)
     with pytest.warns(UserWarning, match="edges: not used: 2, 3"):  # without names: source, target
@@ -259,7 +243,7 @@ def test_a_table_of_edges_is_read_as_the_command_line_reads_it(tmp_path: Path) -
         assert as_graph(FEATURES, FOUR[["from", "to"]].assign(amount=9.0)).edge_weight is None
 
 
-def test_rows_of_source_and_target_are_turned() -> None:
+def test_rows_of_source_and_target_are_transposed() -> None:
     assert edge_set(as_graph(FEATURES, EDGES.T)) == {(0, 1), (1, 2), (2, 0)}
     assert edge_set(as_graph(FEATURES, EDGES.T.tolist())) == {(0, 1), (1, 2), (2, 0)}
     rows = np.column_stack([EDGES.T, [5.0, 6.0, 7.0], [0, 0, 0]])
@@ -274,7 +258,7 @@ def test_rows_of_source_and_target_are_turned() -> None:
         as_graph(FEATURES, rows + 0.5)
 
 
-def test_a_dense_matrix_is_not_taken_for_a_table_of_edges() -> None:
+def test_a_dense_adjacency_matrix_as_edges_is_rejected() -> None:
     ring = np.array([[0, 1, 1], [1, 0, 1], [1, 1, 0]])
     for matrix in (ring, pd.DataFrame(ring), pd.DataFrame(ring, index=list("abc"), columns=list("abc"))):
         with rejects("edges-or-adjacency"):
@@ -283,7 +267,7 @@ def test_a_dense_matrix_is_not_taken_for_a_table_of_edges() -> None:
         as_graph(np.ones((6, 2)), np.ones((6, 6)))
 
 
-def test_edge_attributes_of_several_columns_are_said_not_to_be_used() -> None:
+def test_edge_attributes_of_several_columns_are_not_used_with_a_warning() -> None:
     data = Data(x=torch.from_numpy(FEATURES), edge_index=torch.from_numpy(EDGES), edge_attr=torch.ones(3, 2))
     with pytest.warns(UserWarning, match="edge_attr has more than one column and is not used"):
         assert as_graph(data).edge_weight is None

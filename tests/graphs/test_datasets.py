@@ -28,14 +28,13 @@ needs_data = pytest.mark.skipif(not DATA, reason="H3GNN_DATA does not point at t
 
 
 def pinned(folder: Path, name: str, content: bytes) -> PinnedFile:
-    """Put a file on a 'server' (a folder) and return how it is known."""
     served = folder / "server" / name
     served.parent.mkdir(exist_ok=True)
     served.write_bytes(content)
     return PinnedFile(name, sha256_of(served), len(content), served.as_uri())
 
 
-def test_the_nine_are_known_with_everything_that_is_needed_to_fetch_them() -> None:
+def test_the_nine_graphs_have_checksums_and_addresses() -> None:
     assert list(benchmarks()) == list(TABLE)
     files = [file for one in benchmarks().values() for file in one.files]
     assert len(files) == 74
@@ -43,7 +42,7 @@ def test_the_nine_are_known_with_everything_that_is_needed_to_fetch_them() -> No
     assert all(file.url.startswith("https://") and file.url.endswith(file.name) for file in files)
 
 
-def test_missing_files_are_fetched_checked_and_kept(tmp_path: Path) -> None:
+def test_missing_files_are_downloaded_verified_and_cached(tmp_path: Path) -> None:
     file = pinned(tmp_path, "a.txt", b"hello")
     data = tmp_path / "data"
     assert find_files("toy", "toy", [file], data) == [data / "toy" / "raw" / "a.txt"]
@@ -52,7 +51,7 @@ def test_missing_files_are_fetched_checked_and_kept(tmp_path: Path) -> None:
     assert [path.name for path in (data / "toy" / "raw").iterdir()] == ["a.txt"]
 
 
-def test_a_file_with_another_sum_is_neither_kept_nor_used(tmp_path: Path) -> None:
+def test_a_file_with_another_checksum_is_neither_cached_nor_used(tmp_path: Path) -> None:
     file = pinned(tmp_path, "a.txt", b"hello")
     (tmp_path / "server" / "a.txt").write_bytes(b"jello")
     data = tmp_path / "data"
@@ -64,7 +63,7 @@ def test_a_file_with_another_sum_is_neither_kept_nor_used(tmp_path: Path) -> Non
         find_files("toy", "toy", [file], data)
 
 
-def test_offline_and_not_cached_says_which_files_to_put_where(tmp_path: Path) -> None:
+def test_a_failed_download_names_the_files_and_their_folder(tmp_path: Path) -> None:
     files = [PinnedFile(name, "0" * 64, 5, (tmp_path / name).as_uri()) for name in ("a.txt", "b.txt")]
     with rejects("download-failed") as caught:
         find_files("toy", "toy", files, tmp_path / "data")
@@ -131,7 +130,6 @@ def test_any_single_graph_of_pyg(tmp_path: Path) -> None:
 def test_processed_pickles_of_pyg_are_never_kept_or_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Raw files go into the cache; a pickle planted beside them is not looked at."""
     pyg = import_pyg()
 
     class Toy(pyg.data.InMemoryDataset):  # type: ignore[misc,name-defined]
@@ -186,7 +184,7 @@ TABLE = {
 @needs_data
 @pytest.mark.filterwarnings("ignore:cornell:UserWarning")
 @pytest.mark.parametrize("name", TABLE)
-def test_the_nine_hold_what_the_table_says(name: str) -> None:
+def test_the_nine_graphs_have_the_documented_figures(name: str) -> None:
     assert DATA is not None
     before = sorted(Path(DATA).rglob("*"))
     graph = load(name)
@@ -204,7 +202,7 @@ def test_the_nine_hold_what_the_table_says(name: str) -> None:
 
 
 @needs_data
-def test_facts_of_the_shared_files() -> None:
+def test_notes_on_the_webkb_graphs() -> None:
     with pytest.warns(UserWarning, match="features and labels are those of texas, byte for byte"):
         cornell = load("cornell")
     texas = load("texas")

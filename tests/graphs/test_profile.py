@@ -1,12 +1,14 @@
-"""What kind of graph it is: figures worked by hand, and the sentence that follows from them."""
+"""Profiles of graphs: figures computed by hand, and the verdict."""
 
 from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 
 from h3gnn.graphs.checks import check_graph
@@ -84,8 +86,6 @@ def test_smoothness_is_the_laplacian_form_for_dense_and_sparse_features() -> Non
     expected = np.trace(values.T @ laplacian @ values) / (values**2).sum()
     centred = values - values.mean(0)
     expected_centred = np.trace(centred.T @ laplacian @ centred) / (centred**2).sum()
-    import scipy.sparse as sp
-
     for features in (values, sp.csr_matrix(values)):
         measured = profile(check_graph(features, edges))
         assert measured.smoothness == pytest.approx(expected, rel=1e-5)
@@ -102,13 +102,11 @@ def test_a_graph_without_labels_edges_or_features_has_no_such_figures() -> None:
     assert json.loads(json.dumps(measured.as_dict()))["edge_homophily"] is None
     lonely = check_graph(np.ones((2, 1)), np.empty((2, 0), dtype=np.int64), labels=np.array([0, 1]))
     assert profile(lonely).adjusted_homophily is None
-    assert (
-        profile(check_graph(np.ones((2, 1)), undirected((0, 1)), labels=np.array([0, 0]))).adjusted_homophily
-        is None
-    )
+    one_class = check_graph(np.ones((2, 1)), undirected((0, 1)), labels=np.array([0, 0]))
+    assert profile(one_class).adjusted_homophily is None
 
 
-def test_direction_is_noticed() -> None:
+def test_directed_and_undirected_graphs_are_distinguished() -> None:
     assert profile(check_graph(np.eye(3), np.array([[0, 1], [1, 2]]))).directed
     assert not profile(check_graph(np.eye(3), undirected((0, 1), (1, 2)))).directed
 
@@ -138,20 +136,18 @@ def test_the_verdict_follows_the_figures(
 
 
 def community_graph(nodes: int, labelled: int, seed: int = 0) -> Graph:
-    """Two classes whose nodes mostly know their own kind, of which only some have a label."""
+    """Return two classes with few edges between them; the first nodes have labels."""
     random = np.random.default_rng(seed)
     classes = np.arange(nodes) % 2
     pairs = {tuple(sorted(pair)) for pair in random.integers(0, nodes, (12 * nodes, 2)).tolist()}
-    kept = [
-        (a, b) for a, b in sorted(pairs) if a != b and (classes[a] == classes[b] or random.random() < 0.08)
-    ]
+    between = ((a, b) for a, b in sorted(pairs) if a != b)
+    kept = [(a, b) for a, b in between if classes[a] == classes[b] or random.random() < 0.08]
     labels = np.where(np.arange(nodes) < labelled, classes, -1)
-    return check_graph(
-        random.normal(size=(nodes, 4)), undirected(*kept), labels=labels, class_names=("a", "b")
-    )
+    features = random.normal(size=(nodes, 4))
+    return check_graph(features, undirected(*kept), labels=labels, class_names=("a", "b"))
 
 
-def test_few_labels_leave_the_verdict_open_and_many_do_not() -> None:
+def test_the_verdict_needs_enough_labels() -> None:
     whole = profile(community_graph(200, 200))
     assert whole.adjusted_homophily_interval is None
     assert "95 %" not in whole.verdict
@@ -168,7 +164,7 @@ def test_few_labels_leave_the_verdict_open_and_many_do_not() -> None:
         assert json.loads(json.dumps(measured.as_dict()))["adjusted_homophily_interval"] == [low, high]
 
 
-def test_three_edges_that_agree_prove_nothing() -> None:
+def test_the_interval_of_three_equal_edges_is_exact() -> None:
     edges = undirected((0, 1), (2, 3), (4, 5), (5, 6))
     graph = check_graph(np.eye(7), edges, labels=np.array([0, 0, 1, 1, 0, 0, -1]), class_names=("a", "b"))
     measured = profile(graph)
@@ -181,14 +177,11 @@ def test_three_edges_that_agree_prove_nothing() -> None:
     assert "3 edges join two labelled nodes" in measured.verdict
 
 
-def test_a_single_labelled_pair_and_none_at_all() -> None:
-    one = check_graph(
-        np.eye(3), undirected((0, 1), (1, 2)), labels=np.array([0, 1, -1]), class_names=("a", "b")
-    )
-    assert "1 edge joins two labelled nodes" in profile(one).verdict
-    none = check_graph(
-        np.eye(3), undirected((0, 2), (1, 2)), labels=np.array([0, 1, -1]), class_names=("a", "b")
-    )
-    assert profile(none).adjusted_homophily_interval is None
-    assert profile(none).labelled_pairs == 0
-    assert profile(none).verdict.startswith("No edge joins two labelled nodes, and neighbours have")
+def test_a_single_labelled_pair_and_none() -> None:
+    known: dict[str, Any] = {"labels": np.array([0, 1, -1]), "class_names": ("a", "b")}
+    one = profile(check_graph(np.eye(3), undirected((0, 1), (1, 2)), **known))
+    assert "1 edge joins two labelled nodes" in one.verdict
+    none = profile(check_graph(np.eye(3), undirected((0, 2), (1, 2)), **known))
+    assert none.adjusted_homophily_interval is None
+    assert none.labelled_pairs == 0
+    assert none.verdict.startswith("No edge joins two labelled nodes, and neighbours have")

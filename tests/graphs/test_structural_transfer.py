@@ -1,4 +1,4 @@
-"""A graph without features that grows is embedded in the fitted graph's terms, in Python and by command."""
+"""A graph without features that gains nodes is embedded with features comparable to the fitted ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def communities() -> nx.Graph:
     return nx.Graph(nx.stochastic_block_model(SIZES, chances, seed=1).edges)
 
 
-def grown(network: nx.Graph, by: int = 10) -> nx.Graph:
+def enlarged(network: nx.Graph, by: int = 10) -> nx.Graph:
     """The same graph and ten nodes more, each joined to four nodes of one community."""
     more = nx.Graph(network)
     chance = np.random.default_rng(5)
@@ -53,14 +53,19 @@ def shuffled(network: nx.Graph) -> nx.Graph:
     return other
 
 
+@pytest.fixture(scope="module")
+def model() -> H3GNN:
+    return H3GNN.from_settings(SMALL).fit(named(communities()))
+
+
 @pytest.mark.parametrize("form", [adjacency, named, shuffled], ids=lambda form: form.__name__)
-def test_old_nodes_stay_where_they_were_and_new_ones_stand_with_their_neighbours(form: Any) -> None:
+def test_fitted_nodes_keep_their_embedding_and_new_ones_resemble_their_neighbours(form: Any) -> None:
     model = H3GNN.from_settings(SMALL).fit(form(communities()))
     place = {name: position for position, name in enumerate(model.graph_.node_ids.tolist())}
     block = BLOCK[[int(str(name).lstrip("n")) for name in model.graph_.node_ids]]
     probe = LogisticRegression(max_iter=2000).fit(model.embedding_, block)
     assert probe.score(model.embedding_, block) > 0.95
-    graph = form(grown(communities()))
+    graph = form(enlarged(communities()))
     ids = list(graph) if isinstance(graph, nx.Graph) else list(range(130))
     embedding = model.transform(graph)
     old = [row for row, name in enumerate(ids) if name in place]
@@ -73,49 +78,45 @@ def test_old_nodes_stay_where_they_were_and_new_ones_stand_with_their_neighbours
     assert probe.score(embedding[new], wanted) > 0.8
 
 
-def test_a_saved_model_embeds_a_grown_graph_alike(tmp_path: Path) -> None:
-    model = H3GNN.from_settings(SMALL).fit(named(communities()))
+def test_a_saved_model_embeds_a_larger_graph_alike(model: H3GNN, tmp_path: Path) -> None:
     model.save(tmp_path / "run")
-    graph = named(grown(communities()))
+    graph = named(enlarged(communities()))
     np.testing.assert_allclose(
         H3GNN.load(tmp_path / "run").transform(graph), model.transform(graph), atol=1e-5
     )
 
 
-def test_another_graph_has_no_place_in_the_fitted_one() -> None:
-    model = H3GNN.from_settings(SMALL).fit(adjacency(communities()))
-    stranger = nx.gnm_random_graph(130, 700, seed=3)
+def test_unrelated_graphs_are_rejected(model: H3GNN) -> None:
+    by_position = H3GNN.from_settings({**SMALL, "epochs": 1}).fit(adjacency(communities()))
+    unrelated = nx.gnm_random_graph(130, 700, seed=3)
     with rejects("structural-features-not-comparable"):
-        model.transform(adjacency(stranger))
-    names = H3GNN.from_settings(SMALL).fit(named(communities()))
+        by_position.transform(adjacency(unrelated))
     with rejects("structural-features-not-comparable"):
-        names.transform(named(stranger))  # the same names, other neighbours
+        model.transform(named(unrelated))  # the same names, other neighbours
     with rejects("structural-features-not-comparable"):
-        names.transform(nx.relabel_nodes(grown(communities()), lambda number: f"other {number}"))
+        model.transform(nx.relabel_nodes(enlarged(communities()), lambda number: f"other {number}"))
 
 
-def test_features_of_ones_own_do_not_meet_structural_ones() -> None:
-    model = H3GNN.from_settings(SMALL).fit(named(communities()))
+def test_structural_and_other_features_are_not_mixed(model: H3GNN) -> None:
     width = model.n_features_in_
     edges = np.array(communities().edges).T
     with rejects("features-unexpected"):
         model.transform(np.ones((120, width)), edge_index=edges)
     features = np.random.default_rng(0).normal(size=(120, width))
-    with_features = H3GNN.from_settings(SMALL).fit(features, edge_index=edges)
+    with_features = H3GNN.from_settings({**SMALL, "epochs": 1}).fit(features, edge_index=edges)
     with rejects("features-missing"):
         with_features.transform(named(communities()))
 
 
-def test_new_nodes_that_nobody_knows_are_said_aloud() -> None:
-    model = H3GNN.from_settings(SMALL).fit(named(communities()))
+def test_a_warning_counts_nodes_without_a_path_to_fitted_nodes(model: H3GNN) -> None:
     apart = nx.compose(named(communities()), nx.path_graph(["p", "q"]))
     with pytest.warns(UserWarning, match=r"2 node.* not connected to any fitted node"):
         embedding = model.transform(apart)
     np.testing.assert_allclose(embedding[:120], model.embedding_, atol=1e-4)
 
 
-def test_the_command_says_the_same(tmp_path: Path) -> None:
-    for name, network in (("old", communities()), ("new", grown(communities()))):
+def test_the_command_embeds_a_larger_graph(tmp_path: Path) -> None:
+    for name, network in (("old", communities()), ("new", enlarged(communities()))):
         rows = "\n".join(f"{start},{end}" for start, end in named(network).edges)
         (tmp_path / f"{name}.csv").write_text(f"source,target\n{rows}\n")
     options = ["--epochs", "3", "--models", "1", "--channels", "8", "--set", "heads=2", "--device", "cpu"]
