@@ -101,8 +101,11 @@ def test_a_damaged_or_foreign_folder_is_rejected(fitted: H3GNN, tmp_path: Path, 
     damage, code = DAMAGE[case]
     fitted.save(tmp_path)
     damage(tmp_path)
-    with rejects(code, ModelFolderError):
+    with rejects(code, ModelFolderError) as caught:
         H3GNN.load(tmp_path)
+    assert {"other settings": "params.channels", "other folder": "files.weights"}.get(
+        case, ""
+    ) in caught.message
 
 
 def test_folders_without_a_model_are_rejected(fitted: H3GNN, tmp_path: Path) -> None:

@@ -86,17 +86,25 @@ def state_of(step: Step) -> dict[str, Tensor]:
     return {f"{part}/{name}": one.clone() for part in state for name, one in state[part].items()}
 
 
-def trained() -> dict[str, Any]:
-    """Two epochs with sharded feature rows, and with all rows in each process."""
+CASES = [("computed", ("teacher", "edges")), ("fixed", ("teacher",))]
+
+
+def trained(cases: Sequence[tuple[str, tuple[str, ...]]] = CASES, count: int = 2) -> dict[str, Any]:
+    """Some epochs with sharded feature rows, and with all rows in each process."""
     found: dict[str, Any] = {}
     with process_group(CPU) as ranks:
-        for kind, objective in (("computed", ("teacher", "edges")), ("fixed", ("teacher",))):
+        for kind, objective in cases:
             steps = [step_of(kind, objective, ranks, sharded=sharded) for sharded in (True, False)]
             for step in steps:
-                epochs(step, 2)
+                epochs(step, count)
             distances = [step.teacher_distance() for step in steps]
-            found[kind] = {"states": [*map(state_of, steps)], "distances": distances}
+            found[f"{kind} {objective}"] = {"states": [*map(state_of, steps)], "distances": distances}
     return found
+
+
+def trained_longer() -> dict[str, Any]:
+    """The other combinations of edge weights and objectives as well."""
+    return trained([*CASES, ("computed", ("teacher",)), ("fixed", ("teacher", "edges"))], 3)
 
 
 def resumed() -> dict[str, Any]:

@@ -20,7 +20,7 @@ from h3gnn.training.loop import train
 from h3gnn.training.masking import DifficultyMask, ProbabilityMask, RandomMask
 from h3gnn.training.models import Training, stack_step
 from h3gnn.training.sampling import ALL, NodeIds
-from h3gnn.training.step import MaskStrategy, Step, backward_by_chunks
+from h3gnn.training.step import MaskStrategy, Step
 
 MODELS, CPU = 2, torch.device("cpu")
 
@@ -194,10 +194,11 @@ STRATEGIES: dict[str, Callable[[], MaskStrategy]] = {
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("rounds", [100, pytest.param(400, marks=pytest.mark.slow)])
 def test_masks_have_the_distribution_of_full_graph_training(
-    small_mixed: Graph, name: str, monkeypatch: pytest.MonkeyPatch
+    small_mixed: Graph, name: str, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step, rounds = step_for(small_mixed, [1, 1], 50), 100
+    step = step_for(small_mixed, [1, 1], 50)
     nodes = small_mixed.num_nodes
     difficulty = torch.rand(MODELS, nodes, generator=torch.Generator().manual_seed(4)).double()
     hidden = torch.zeros(MODELS, nodes)
@@ -260,33 +261,6 @@ def test_node_numbers_are_uniform_and_belong_to_nodes() -> None:
     kept = PerNodeNoise([1]).keep([0.3], nodes, (3,), 0)
     assert kept is not None
     assert abs(float(kept.float().mean()) - 0.7) < 0.01
-
-
-def test_chunks_of_the_fusion_change_nothing(small_mixed: Graph) -> None:
-    support = support_of(small_mixed)
-    encoder = encoder_for(small_mixed, support, 2)
-    batch = batches_of(small_mixed, support, [5, 5], 30).batch_of(torch.arange(30))
-    weights = encoder.edges(batch.factor, batch.start)
-
-    def gradients(chunk: int, whole: bool = False) -> list[Tensor]:
-        encoder.zero_grad()
-        tokens = encoder.tokens(encoder.project(batch.part), batch.part, weights)
-        found = backward_by_chunks(
-            encoder.fuse, lambda embedding, _: embedding.square().sum(-1), tokens, None, chunk, whole=whole
-        )
-        return [found, *(p.grad.clone() for p in encoder.parameters() if p.grad is not None)]
-
-    for few in (gradients(7), gradients(7, whole=True)):
-        for one, other in zip(few, gradients(30), strict=True):
-            torch.testing.assert_close(one, other)
-
-
-def test_the_mean_over_neighbours_leaves_the_node_itself_out(path_graph: Graph) -> None:
-    support = support_of(path_graph)  # with loops
-    source = WholeGraph(FeatureMatrix(path_graph.dense_features().double()), support, 2)
-    values = torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0], [0.0, 0.0, 9.0, 0.0, 0.0]], dtype=torch.double)
-    means = source.batch_of(torch.arange(5)).neighbour_mean(values[:, :, None]).squeeze(2)
-    assert means.tolist() == [[2.0, 2.0, 3.0, 4.0, 4.0], [0.0, 4.5, 0.0, 4.5, 0.0]]
 
 
 def test_a_paired_batch_holds_a_neighbour_of_every_seed_that_has_one(small_mixed: Graph) -> None:

@@ -542,7 +542,7 @@ def test_models_whose_turn_did_not_come_are_untrained(
     losses = model.history_["loss"]
     assert losses.shape == (8, 3)
     assert np.isfinite(losses).sum(axis=0).tolist() == [8, 3, 0]
-    untrained = fit(path_graph, n_models=3, **{"epochs": 0})
+    untrained = fit(path_graph, n_models=3, epochs=0)
     np.testing.assert_array_equal(
         np.split(model.embedding_, 3, axis=1)[2], np.split(untrained.embedding_, 3, axis=1)[2]
     )
