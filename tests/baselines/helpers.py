@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from h3gnn.baselines.embedder import Embedder, train, values_of
 from h3gnn.baselines.stacks import GridPoint, Member
 from h3gnn.baselines.supervised import Classifier
 from h3gnn.graphs.graph import Graph
@@ -15,12 +18,21 @@ from h3gnn.graphs.graph import Graph
 CPU = torch.device("cpu")
 POINT = GridPoint(width=8, dropout=0.5, learning_rate=0.01, weight_decay=0.001)
 MEMBERS = [Member(seed, 0, POINT) for seed in (3, 4)]
+Model = TypeVar("Model", bound=Embedder)
 Stack = TypeVar("Stack", bound=Classifier)
 
 
-def stack_on(kind: type[Stack], graph: Graph, settings: Any) -> Stack:
+def model_on(kind: type[Model], graph: Graph, /, **settings: Any) -> Model:
+    return kind(graph, kind.settings_class(**settings), CPU)
+
+
+def embed_on(kind: type[Embedder], graph: Graph, /, **settings: Any) -> npt.NDArray[np.float32]:
+    return values_of(train(kind, graph, 0, CPU, kind.settings_class(**settings)))
+
+
+def stack_on(kind: type[Stack], graph: Graph, /, **settings: Any) -> Stack:
     """Return a stack whose biases are random."""
-    stack = kind(kind.on(graph, CPU, settings), MEMBERS, CPU)
+    stack = kind(kind.on(graph, CPU, kind.settings_class(**settings)), MEMBERS, CPU)
     for name, tensor in stack.weights.tensors.items():
         if name.endswith("bias"):
             nn.init.normal_(tensor, generator=torch.Generator().manual_seed(len(name)))

@@ -24,22 +24,15 @@ from h3gnn.baselines.autoencoders import (
     target,
     wasserstein,
 )
-from h3gnn.baselines.embedder import embedding_of, forked_rng, train, values_of
+from h3gnn.baselines.embedder import embedding_of, forked_rng, train
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from tests.baselines.helpers import CPU
-
-SMALL = {
-    GAE: GAESettings(width=4, hidden=8, epochs=10),
-    VGAE: GAESettings(width=4, hidden=8, epochs=10, all_pairs=False),
-    AE: AESettings(width=4, hidden=(16, 8), epochs=4, batch=32),
-    SDCN: SDCNSettings(width=4, hidden=(16, 8), epochs=4, first_epochs=3, batch=32),
-}
+from tests.baselines.helpers import CPU, embed_on, model_on
 
 
 def test_gaes_loss_over_all_pairs(path_graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allpairs, "BLOCK", 10)
-    model = GAE(path_graph, SMALL[GAE], CPU)
+    model = model_on(GAE, path_graph, width=4, hidden=8)
     rows = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), requires_grad=True)
     linked = np.eye(5) + np.eye(5, k=1) + np.eye(5, k=-1)
     chance = 1 / (1 + np.exp(-(rows @ rows.mT).detach().numpy()))
@@ -49,7 +42,7 @@ def test_gaes_loss_over_all_pairs(path_graph: Graph, monkeypatch: pytest.MonkeyP
 
 
 def test_vgae_adds_a_divergence_and_embeds_the_mean(path_graph: Graph) -> None:
-    model = VGAE(path_graph, GAESettings(width=3, hidden=6), CPU)
+    model = model_on(VGAE, path_graph, width=3, hidden=6)
     with forked_rng(CPU, 0):
         loss = float(model.loss(0).detach())
     mean, log_spread = (part.detach() for part in model.coder.encoder(model.features, model.matrix))
@@ -79,10 +72,8 @@ def test_ae_reconstructs_features_and_ignores_edges(small_mixed: Graph) -> None:
     assert model.batch_loss(everyone) < 0.9 * model.dense.var(dim=0, unbiased=False).mean()
     assert start.batch_loss(everyone) > model.batch_loss(everyone)
     alone = check_graph(small_mixed.features, torch.empty(2, 0, dtype=torch.int64))
-    quick = SMALL[AE]
-    np.testing.assert_array_equal(
-        values_of(train(AE, small_mixed, 0, CPU, quick)), values_of(train(AE, alone, 0, CPU, quick))
-    )
+    quick = {"width": 4, "hidden": (16, 8), "epochs": 4, "batch": 32}
+    np.testing.assert_array_equal(embed_on(AE, small_mixed, **quick), embed_on(AE, alone, **quick))
 
 
 def test_sdcns_targets_by_hand() -> None:
@@ -96,8 +87,7 @@ def test_sdcns_targets_by_hand() -> None:
 
 def test_sdcn_by_hand(path_graph: Graph) -> None:
     """With one hidden layer: the GCN's input is a quarter of the autoencoder's values."""
-    settings = SDCNSettings(width=2, hidden=(3,), clusters=2, share=0.25, scale_features="none")
-    model = SDCN(path_graph, settings, CPU)
+    model = model_on(SDCN, path_graph, width=2, hidden=(3,), clusters=2, share=0.25, scale_features="none")
     torch.nn.init.normal_(model.centres)
     near = np.eye(5) + np.eye(5, k=1) + np.eye(5, k=-1)
     degree = near.sum(axis=1)
@@ -129,7 +119,7 @@ def test_sdcn_has_as_many_clusters_as_asked(small_mixed: Graph) -> None:
     assert found is not None
     assert found.shape == (100,)
     assert int(found.max()) < 3
-    assert SDCN(small_mixed, SMALL[SDCN], CPU).count == small_mixed.num_classes
+    assert model_on(SDCN, small_mixed, hidden=(16, 8)).count == small_mixed.num_classes
 
 
 @pytest.mark.parametrize("count", [1, 3, 7])

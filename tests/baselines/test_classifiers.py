@@ -10,24 +10,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from h3gnn.baselines.classics import GAT, GCN, SAGE, SAGESettings
+from h3gnn.baselines.classics import GAT, GCN, SAGE
+from h3gnn.baselines.embedder import minimize
 from h3gnn.baselines.heterophilous import H2GCN
 from h3gnn.baselines.layers import Features, adjacency, sparse_matrix, two_hop_adjacency
 from h3gnn.baselines.stacks import GridPoint, Member, Noise, Weights, stacked_adam
-from h3gnn.baselines.supervised import ClassifierSettings, predict
+from h3gnn.baselines.supervised import ClassifierSettings, Predictions, predict
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.synthetic import mixed_graph
 from tests.baselines.helpers import CPU, MEMBERS, POINT, normalized, path_matrix, stack_on, weights_of
 from tests.rejects import rejects
 
-PLAIN = ClassifierSettings(scale_features="none")
-
 
 def test_gcn_is_pygs_gcn(small_mixed: Graph) -> None:
     from torch_geometric.nn import GCNConv
 
-    stack = stack_on(GCN, small_mixed, PLAIN)
+    stack = stack_on(GCN, small_mixed, scale_features="none")
     for model in range(2):
         weights = weights_of(stack, model)
         first, second = GCNConv(60, 8), GCNConv(8, small_mixed.num_classes)
@@ -41,7 +40,7 @@ def test_gcn_is_pygs_gcn(small_mixed: Graph) -> None:
 def test_gat_is_pygs_gat(small_mixed: Graph) -> None:
     from torch_geometric.nn import GATConv
 
-    stack = stack_on(GAT, small_mixed, PLAIN)
+    stack = stack_on(GAT, small_mixed, scale_features="none")
     for model in range(2):
         weights = weights_of(stack, model)
         first, second = GATConv(60, 1, heads=8), GATConv(8, small_mixed.num_classes)
@@ -61,7 +60,7 @@ def test_h2gcn_by_hand(path_graph: Graph) -> None:
         *((0, 2), (1, 3), (2, 0)),
         *((2, 4), (3, 1), (4, 2)),
     ]
-    stack = stack_on(H2GCN, path_graph, PLAIN)
+    stack = stack_on(H2GCN, path_graph, scale_features="none")
     weights = weights_of(stack, 1)
     apart = torch.diag(torch.ones(3), 2) + torch.diag(torch.ones(3), -2)
     near, apart = normalized(path_matrix()), normalized(apart)
@@ -75,7 +74,7 @@ def test_h2gcn_by_hand(path_graph: Graph) -> None:
 def test_h2gcn_rejects_too_many_two_hop_paths(path_graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("h3gnn.baselines.layers.TWO_HOP_LIMIT", 3)
     with rejects("too-many-two-hop-paths"):
-        H2GCN.on(path_graph, CPU, PLAIN)
+        H2GCN.on(path_graph, CPU, ClassifierSettings())
 
 
 @pytest.mark.parametrize("sparse", [True, False])
@@ -93,11 +92,14 @@ def test_feature_dropout_keeps_the_mean_and_depends_on_the_seed(sparse: bool) ->
     assert not torch.equal(product[:, 0], product[:, 2])
 
 
+def train_gcn(graph: Graph, seeds: list[int], epochs: int, **options: Any) -> list[Predictions]:
+    options = {"device": CPU, "memory": 2**28, "grid": [POINT], **options}
+    return predict(GCN, graph, seeds, settings=ClassifierSettings(epochs, epochs), **options)
+
+
 def quick(graph: Graph, seeds: list[int], memory: int = 2**28) -> tuple[Tensor, list[Any]]:
     grid = [replace(POINT, weight_decay=decay, dropout=drop) for decay, drop in ((0.001, 0.5), (0.5, 0.2))]
-    found = predict(
-        GCN, graph, seeds, device=CPU, memory=memory, grid=grid, settings=ClassifierSettings(10, 10)
-    )
+    found = train_gcn(graph, seeds, 10, memory=memory, grid=grid)
     return torch.stack([one.scores for one in found]), [one.chosen for one in found]
 
 
@@ -120,31 +122,19 @@ def test_test_labels_are_not_used(small_mixed: Graph) -> None:
 
 
 def test_gcn_learns(small_mixed: Graph) -> None:
-    options: dict[str, Any] = {
-        "device": CPU,
-        "memory": 2**28,
-        "grid": [POINT],
-        "settings": ClassifierSettings(60),
-    }
-    (found,) = predict(GCN, small_mixed, [0], **options)
+    (found,) = train_gcn(small_mixed, [0], epochs=60)
     assert small_mixed.test_mask is not None
     right = (found.scores.argmax(dim=-1) == small_mixed.labels) & small_mixed.test_mask.t()
     assert float(right.sum() / small_mixed.test_mask.sum()) > 0.5
 
 
 def test_stacks_in_several_threads_equal_those_of_one_thread(small_mixed: Graph) -> None:
-    options: dict[str, Any] = {
-        "device": CPU,
-        "memory": 1,
-        "grid": [POINT],
-        "settings": ClassifierSettings(52, 52),
-    }
     kept, before = {}, torch.get_num_threads()
     for threads in (1, 3):
         progress: list[float] = []
         torch.set_num_threads(threads)
         try:
-            kept[threads] = predict(GCN, small_mixed, [0, 1], watch=progress.append, **options)
+            kept[threads] = train_gcn(small_mixed, [0, 1], 52, memory=1, watch=progress.append)
             assert torch.get_num_threads() == threads
         finally:
             torch.set_num_threads(before)
@@ -173,7 +163,7 @@ def test_a_sparse_product_is_the_dense_one(many: bool, monkeypatch: pytest.Monke
 
 
 def test_h2gcn_gives_the_same_logits_if_it_classifies_before_propagation(small_mixed: Graph) -> None:
-    stack = stack_on(H2GCN, small_mixed, PLAIN)
+    stack = stack_on(H2GCN, small_mixed)
     nothing = Noise([replace(one, point=replace(POINT, dropout=0.0)) for one in MEMBERS], CPU)
     torch.testing.assert_close(stack.logits(None), stack.logits(nothing))
 
@@ -189,30 +179,19 @@ def test_factors_scale_rate_and_decay_of_a_tensor() -> None:
     for model in alone:
         for tensor in model.values():
             tensor.requires_grad_()
-    adams = [
-        torch.optim.Adam(
-            [
-                {
-                    "params": [model[name]],
-                    "lr": point.learning_rate * weights.factors[name].rate,
-                    "weight_decay": point.weight_decay * weights.factors[name].decay,
-                }
-                for name in names
-            ]
-        )
-        for model, point in zip(alone, points, strict=True)
-    ]
     wide = stacked_adam(weights)
     for _ in range(5):
         torch.stack([(weights[name] - 1).pow(4).sum() for name in names]).sum().backward()  # type: ignore[no-untyped-call]
         wide.step()
-        for model, adam in zip(alone, adams, strict=True):
-            adam.zero_grad()
-            torch.stack([(model[name] - 1).pow(4).sum() for name in names]).sum().backward()  # type: ignore[no-untyped-call]
-            adam.step()
-    for place, model in enumerate(alone):
-        for name in names:
-            torch.testing.assert_close(weights[name][:, place], model[name], msg=name)
+    for place, (model, point) in enumerate(zip(alone, points, strict=True)):
+        for name, tensor in model.items():
+            rate, decay = weights.factors[name]
+            adam = torch.optim.Adam(
+                [tensor], lr=point.learning_rate * rate, weight_decay=point.weight_decay * decay
+            )
+            for _ in range(5):
+                minimize((tensor - 1).pow(4).sum(), adam)
+            torch.testing.assert_close(weights[name][:, place], tensor, msg=name)
 
 
 def test_initial_weights_depend_on_the_seed_alone() -> None:
@@ -227,7 +206,7 @@ def test_initial_weights_depend_on_the_seed_alone() -> None:
 def test_sage_is_pygs_sage(small_mixed: Graph, norm: str) -> None:
     from torch_geometric.nn import SAGEConv
 
-    stack = stack_on(SAGE, small_mixed, SAGESettings(norm=norm, scale_features="none"))
+    stack = stack_on(SAGE, small_mixed, norm=norm, scale_features="none")
     weights = weights_of(stack, 1)
     hidden = small_mixed.dense_features()
     for layer in range(2):
@@ -243,7 +222,7 @@ def test_sage_is_pygs_sage(small_mixed: Graph, norm: str) -> None:
 
 def test_batch_norm_is_torchs() -> None:
     graph = check_graph(torch.eye(6), torch.tensor([[0, 1], [1, 0]]), labels=[0, 1, 0, 1, 0, 1])
-    stack = stack_on(SAGE, graph, SAGESettings(norm="batch"))
+    stack = stack_on(SAGE, graph, norm="batch")
     assert isinstance(stack, SAGE)
     layers = [torch.nn.BatchNorm1d(8) for _ in MEMBERS]
     with torch.no_grad():

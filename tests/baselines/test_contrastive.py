@@ -17,7 +17,6 @@ from h3gnn.baselines.contrastive import (
     BGRL,
     GMI,
     MVGRL,
-    BGRLSettings,
     Discriminator,
     between,
     correlation_loss,
@@ -29,7 +28,7 @@ from h3gnn.baselines.layers import gcn_adjacency
 from h3gnn.baselines.registry import System, systems
 from h3gnn.baselines.sampling import View
 from h3gnn.graphs.graph import Graph
-from tests.baselines.helpers import CPU, check_moving_average
+from tests.baselines.helpers import CPU, check_moving_average, model_on
 
 LEARNING = [systems()[name] for name in ("grace", "ccassg", "mvgrl", "gmi")]
 
@@ -146,7 +145,7 @@ def test_the_loss_falls(system: System, small_mixed: Graph) -> None:
 
 
 def test_bgrls_loss_and_moving_average(small_mixed: Graph) -> None:
-    model = BGRL(small_mixed, BGRLSettings(width=8, momentum=0.75), CPU)
+    model = model_on(BGRL, small_mixed, width=8, momentum=0.75)
     view = View(model.views.full(), torch.ones(small_mixed.num_features))
     model.predictor = torch.nn.Sequential()
     model.target.load_state_dict(model.online.state_dict())

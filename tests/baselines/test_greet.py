@@ -22,7 +22,7 @@ from h3gnn.baselines.greet import (
 from h3gnn.baselines.layers import Features, adjacency
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from tests.baselines.helpers import CPU
+from tests.baselines.helpers import CPU, model_on
 
 SMALL = GREETSettings(width=8, epochs=4, neighbours=3)
 
@@ -62,7 +62,7 @@ def test_the_ranking_loss_by_hand() -> None:
 
 
 def test_filters_by_hand(path_graph: Graph) -> None:
-    model = GREET(path_graph, GREETSettings(width=4, sharpening=0.3), CPU)
+    model = model_on(GREET, path_graph, width=4, sharpening=0.3)
     low, high = (matrix.csr().to_dense() for matrix in model.filters(torch.full((13,), 0.8)))
     linked = torch.diag(torch.ones(4), 1) + torch.diag(torch.ones(4), -1)
     for weight, matrix in ((0.8, low), (0.2, (torch.eye(5) - high) / 0.3)):

@@ -10,18 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from h3gnn.baselines.classics import MLP, SAGE, SAGESettings
+from h3gnn.baselines.classics import MLP, SAGE
 from h3gnn.baselines.heterophilous import (
     AEROGNN,
     FAGCN,
     G2,
     GPRGNN,
     AEROGNNSettings,
-    FAGCNSettings,
-    G2Settings,
-    GPRGNNSettings,
     PCNet,
-    PCNetSettings,
     series,
     start_weights,
 )
@@ -33,7 +29,7 @@ from h3gnn.graphs.graph import Graph
 from tests.baselines.helpers import CPU, normalized, path_matrix, stack_on, weights_of
 from tests.rejects import rejects
 
-AERO = AEROGNNSettings(iterations=3, fading=0.7, scale_features="none")
+AERO = {"iterations": 3, "fading": 0.7, "scale_features": "none"}
 NAMES = ("sage", "fagcn", "gprgnn", "g2")
 
 
@@ -51,7 +47,7 @@ def test_a_system_learns(small_mixed: Graph, name: str) -> None:
 
 
 def test_gprgnn_is_a_polynomial_of_the_adjacency(path_graph: Graph) -> None:
-    stack = stack_on(GPRGNN, path_graph, GPRGNNSettings(steps=3, start="random"))
+    stack = stack_on(GPRGNN, path_graph, steps=3, start="random")
     step = normalized(path_matrix() + torch.eye(5))
     for model in range(2):
         weights = weights_of(stack, model)
@@ -72,14 +68,14 @@ def test_gprgnns_initial_weights_by_hand() -> None:
 
 
 def test_gprgnn_without_propagation_is_an_mlp(small_mixed: Graph) -> None:
-    stack = stack_on(GPRGNN, small_mixed, GPRGNNSettings(restart=1.0))
-    alone = stack_on(MLP, small_mixed, GPRGNNSettings())
+    stack = stack_on(GPRGNN, small_mixed, restart=1.0)
+    alone = stack_on(MLP, small_mixed)
     torch.testing.assert_close(stack.logits(None), alone.logits(None))
     assert stack.weights.factors["steps"].decay == 0
 
 
 def test_fagcn_by_hand(path_graph: Graph) -> None:
-    stack = stack_on(FAGCN, path_graph, FAGCNSettings(layers=2, keep=0.25))
+    stack = stack_on(FAGCN, path_graph, layers=2, keep=0.25)
     weights = weights_of(stack, 1)
     near = path_matrix()
     start = hidden = (weights["first"] + weights["first bias"]).relu()
@@ -96,7 +92,7 @@ def test_fagcn_by_hand(path_graph: Graph) -> None:
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_fagcns_gates_add_or_subtract_neighbours(path_graph: Graph, sign: float) -> None:
-    stack = stack_on(FAGCN, path_graph, FAGCNSettings(layers=1, keep=1.0))
+    stack = stack_on(FAGCN, path_graph, layers=1, keep=1.0)
     with torch.no_grad():
         stack.weights["gate 0 bias"].fill_(50 * sign)
     weights = weights_of(stack, 0)
@@ -107,8 +103,7 @@ def test_fagcns_gates_add_or_subtract_neighbours(path_graph: Graph, sign: float)
 
 @pytest.mark.parametrize("inner", ["sage", "gcn"])
 def test_g2_by_hand(path_graph: Graph, inner: str) -> None:
-    settings = G2Settings(layers=2, inner=inner, exponent=2.5, own_gate=True)
-    stack = stack_on(G2, path_graph, settings)
+    stack = stack_on(G2, path_graph, layers=2, inner=inner, exponent=2.5, own_gate=True)
     weights = weights_of(stack, 1)
     near = path_matrix()
     mixing = near / near.sum(dim=1, keepdim=True) if inner == "sage" else normalized(near + torch.eye(5))
@@ -131,19 +126,15 @@ def test_g2_keeps_nodes_that_equal_their_neighbours() -> None:
     """0 – 1 have the same features, and 2 has no neighbours: they stay; 3 – 4 differ, and change."""
     features = torch.tensor([[1.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1]])
     graph = check_graph(features, torch.tensor([[0, 1, 3, 4], [1, 0, 4, 3]]), labels=[0, 0, 1, 1, 0])
-    still, moved = (stack_on(G2, graph, G2Settings(layers=layers)).logits(None) for layers in (0, 3))
+    still, moved = (stack_on(G2, graph, layers=layers).logits(None) for layers in (0, 3))
     torch.testing.assert_close(still[:3], moved[:3])
     assert not torch.allclose(still[3:], moved[3:])
 
 
 def test_invalid_settings_are_rejected(path_graph: Graph) -> None:
-    for kind, settings in (
-        (SAGE, SAGESettings(norm="layer")),
-        (G2, G2Settings(inner="gat")),
-        (G2, G2Settings(exponent=0.5)),
-    ):
+    for kind, settings in ((SAGE, {"norm": "layer"}), (G2, {"inner": "gat"}), (G2, {"exponent": 0.5})):
         with rejects("invalid-setting"):
-            kind.on(path_graph, CPU, settings)
+            stack_on(kind, path_graph, **settings)
 
 
 def aerognn_by_hand(stack: AEROGNN, graph: Graph, model: int) -> Tensor:
@@ -169,7 +160,7 @@ def aerognn_by_hand(stack: AEROGNN, graph: Graph, model: int) -> Tensor:
 
 
 def test_aerognn_by_hand(path_graph: Graph) -> None:
-    stack = stack_on(AEROGNN, path_graph, AERO)
+    stack = stack_on(AEROGNN, path_graph, **AERO)
     for model in range(2):
         torch.testing.assert_close(stack.logits(None)[:, model], aerognn_by_hand(stack, path_graph, model))
 
@@ -178,13 +169,13 @@ def test_aerognn_with_self_loops_and_isolated_nodes() -> None:
     features = torch.eye(4)
     plain = check_graph(features, torch.tensor([[0, 1], [1, 2]]), labels=[0, 1, 0, 1])
     looped = check_graph(features, torch.tensor([[0, 1, 1, 0], [1, 2, 0, 0]]), labels=[0, 1, 0, 1])
-    stack = stack_on(AEROGNN, plain, AERO)
-    torch.testing.assert_close(stack.logits(None), stack_on(AEROGNN, looped, AERO).logits(None))
+    stack = stack_on(AEROGNN, plain, **AERO)
+    torch.testing.assert_close(stack.logits(None), stack_on(AEROGNN, looped, **AERO).logits(None))
     torch.testing.assert_close(stack.logits(None)[:, 0], aerognn_by_hand(stack, plain, 0))
 
 
 def test_aerognns_attention_has_its_own_weight_decay(path_graph: Graph) -> None:
-    stack = stack_on(AEROGNN, path_graph, AEROGNNSettings(attention_decay=0.1))
+    stack = stack_on(AEROGNN, path_graph, attention_decay=0.1)
     for name in stack.weights.tensors:
         apart = name in ("edge", "first hop", "hop", "hop start")
         assert stack.weights.factors[name].decay == (0.1 if apart else 1.0), name
@@ -203,8 +194,8 @@ def charlier(n: int, k: int, heat: float) -> float:
 
 
 def test_pcnet_by_hand(path_graph: Graph) -> None:
-    settings = PCNetSettings(filters=3, terms=4, heat=0.7, diagonal=1.3, power=0.4, scale_features="none")
-    stack = stack_on(PCNet, path_graph, settings)
+    settings = {"filters": 3, "terms": 4, "heat": 0.7, "diagonal": 1.3, "power": 0.4}
+    stack = stack_on(PCNet, path_graph, **settings, scale_features="none")
     with torch.no_grad():
         stack.weights["shares"].normal_(generator=torch.Generator().manual_seed(0))
     linked = torch.eye(5) + path_matrix()
@@ -232,7 +223,7 @@ def test_pcnets_series_converges_to_heat_and_averaging() -> None:
 
 
 def test_pcnets_parts_have_their_own_rates(path_graph: Graph) -> None:
-    stack = stack_on(PCNet, path_graph, PCNetSettings(second_rate=2.0, filter_rate=3.0, filter_decay=0.0))
+    stack = stack_on(PCNet, path_graph, second_rate=2.0, filter_rate=3.0, filter_decay=0.0)
     rates = {name: factors.rate for name, factors in stack.weights.factors.items()}
     assert rates == {"first": 1, "first bias": 1, "second": 2, "second bias": 2, "shares": 3}
     assert stack.weights.factors["shares"].decay == 0
@@ -240,7 +231,7 @@ def test_pcnets_parts_have_their_own_rates(path_graph: Graph) -> None:
 
 def test_pcnet_without_edges_is_two_linear_maps() -> None:
     graph = check_graph(torch.eye(3), torch.empty(2, 0, dtype=torch.int64), labels=[0, 1, 0])
-    stack = stack_on(PCNet, graph, PCNetSettings(scale_features="none"))
+    stack = stack_on(PCNet, graph, scale_features="none")
     row = stack.logits(None)[:, 0]
     own = weights_of(stack, 0)
     scores = (own["first"] + own["first bias"]) @ own["second"] + own["second bias"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,22 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from h3gnn.baselines.embedder import embedding_of, forked_rng, minimize, train, values_of
-from h3gnn.baselines.heterophilous_ssl import (
-    DSSL,
-    HGRL,
-    MUSE,
-    DSSLSettings,
-    GraphACL,
-    GraphACLSettings,
-    HGRLSettings,
-    MUSESettings,
-    apart,
-)
+from h3gnn.baselines.embedder import embedding_of, forked_rng, minimize
+from h3gnn.baselines.heterophilous_ssl import DSSL, HGRL, MUSE, GraphACL, HGRLSettings, apart
 from h3gnn.baselines.layers import SparseMatrix
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from tests.baselines.helpers import CPU, check_moving_average
+from tests.baselines.helpers import CPU, check_moving_average, embed_on, model_on
 from tests.rejects import rejects
 
 
@@ -36,7 +25,7 @@ def unit_rows(rows: int, width: int, seed: int) -> Tensor:
 
 
 def test_graphacl_is_its_formula(path_graph: Graph) -> None:
-    model = GraphACL(path_graph, GraphACLSettings(width=3, temperature=0.5, samples=0, self_loops=True), CPU)
+    model = model_on(GraphACL, path_graph, width=3, temperature=0.5, samples=0, self_loops=True)
     predicted, target, embedding = (unit_rows(5, 3, seed) for seed in range(3))
     expected = 0.0
     for v in range(5):
@@ -50,8 +39,7 @@ def test_graphacl_is_its_formula(path_graph: Graph) -> None:
 
 def test_graphacl_with_sampled_pairs_is_its_formula(path_graph: Graph) -> None:
     """With all embeddings equal, every drawn node w counts e^(1/τ)."""
-    settings = GraphACLSettings(width=2, temperature=0.5, samples=4, self_loops=False)
-    model = GraphACL(path_graph, settings, CPU)
+    model = model_on(GraphACL, path_graph, width=2, temperature=0.5, samples=4, self_loops=False)
     same = torch.tensor([[0.6, 0.8]]).expand(5, 2)
     other = torch.tensor([[0.8, -0.6]]).expand(5, 2)
     expected = math.log(1 + 4 * math.exp(2))
@@ -59,21 +47,20 @@ def test_graphacl_with_sampled_pairs_is_its_formula(path_graph: Graph) -> None:
 
 
 def test_graphacls_target_is_a_moving_average_with_shared_features(path_graph: Graph) -> None:
-    model = GraphACL(path_graph, GraphACLSettings(width=3, momentum=0.75), CPU)
+    model = model_on(GraphACL, path_graph, width=3, momentum=0.75)
     assert model.target.features is model.online.features
     check_moving_average(model.target, model.online, lambda: model.after(0))
 
 
 def test_graphacl_needs_neighbours() -> None:
     graph = check_graph(torch.eye(3), torch.empty(2, 0, dtype=torch.int64))
-    settings = GraphACLSettings(width=4, epochs=2, self_loops=True)
-    assert np.isfinite(values_of(train(GraphACL, graph, 0, CPU, settings))).all()
+    assert np.isfinite(embed_on(GraphACL, graph, width=4, epochs=2, self_loops=True)).all()
     with rejects("no-edges"):
-        train(GraphACL, graph, 0, CPU, replace(settings, self_loops=False))
+        model_on(GraphACL, graph, self_loops=False)
 
 
 def test_dssls_divergence_is_its_formula(path_graph: Graph) -> None:
-    model = DSSL(path_graph, DSSLSettings(width=4, prototypes=3, temperature=0.5), CPU)
+    model = model_on(DSSL, path_graph, width=4, prototypes=3, temperature=0.5)
     embedding = unit_rows(5, 4, 0)
     scores = torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(1))
     expected = 0.0
@@ -87,7 +74,7 @@ def test_dssls_divergence_is_its_formula(path_graph: Graph) -> None:
 
 
 def test_a_prototype_is_the_mean_direction_of_its_nodes(path_graph: Graph) -> None:
-    model = DSSL(path_graph, DSSLSettings(width=2, prototypes=3), CPU)
+    model = model_on(DSSL, path_graph, width=2, prototypes=3)
     before = model.prototypes.clone()
     embedding = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.6, 0.8], [0.6, 0.8]])
     model.gather(embedding, torch.tensor([0, 0, 0, 2, 2]))
@@ -112,9 +99,8 @@ def test_dssl_predicts_neighbours_by_the_type_of_the_link(path_graph: Graph) -> 
     """All nodes are (1, 1) / √2, their neighbours (1, 0) or (0, 1): without link types, a node is 45° off."""
     root = math.sqrt(0.5)
     kinds = torch.eye(2)[torch.tensor([0, 1, 1, 0, 1])]
-    settings = DSSLSettings(width=2, prototypes=2, prior_weight=0)
     for shift, expected in ((1.0, 0.0), (0.0, 2 - 2 * root)):
-        model = DSSL(path_graph, replace(settings, shift=shift), CPU)
+        model = model_on(DSSL, path_graph, width=2, prototypes=2, prior_weight=0, shift=shift)
         model.online, model.target = Fixed(torch.full((5, 2), root)), Fixed(kinds)  # type: ignore[assignment]
         model.inference = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False))
         model.inference[0].weight.data = 200 * torch.eye(2)
@@ -126,7 +112,7 @@ def test_dssl_predicts_neighbours_by_the_type_of_the_link(path_graph: Graph) -> 
 
 def muse(graph: Graph, **changes: float) -> MUSE:
     with forked_rng(CPU, 0):
-        model = MUSE(graph, MUSESettings(width=6, **changes), CPU)  # type: ignore[arg-type]
+        model = model_on(MUSE, graph, width=6, **changes)
     model.begin()
     return model
 
@@ -175,7 +161,7 @@ def test_muses_weights_of_neighbours_reach_their_target(small_mixed: Graph, targ
 
 
 def test_hgrls_neighbour_loss_by_loops(path_graph: Graph) -> None:
-    model = HGRL(path_graph, HGRLSettings(width=3, hops=2, temperature=0.5), CPU)
+    model = model_on(HGRL, path_graph, width=3, hops=2, temperature=0.5)
     model.distances = torch.nn.Parameter(torch.tensor([0.0, 1.0]))
     rows = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
     dense = model.matrix.csr().to_dense()
@@ -199,8 +185,8 @@ def test_hgrls_distance_of_two_copies_by_hand() -> None:
 def test_hgrls_learned_graph_by_hand() -> None:
     """Nodes 0 and 1 choose each other, 2 chooses 1 with cosine 0.6, and 3 has nothing in common."""
     features = torch.tensor([[1.0, 0, 0], [0.8, 0.6, 0], [0, 1.0, 0], [0, 0, 1.0]])
-    settings = HGRLSettings(graph="learned", neighbours=1, scale_features="none")
-    model = HGRL(check_graph(features, torch.tensor([[0], [3]])), settings, CPU)
+    given = check_graph(features, torch.tensor([[0], [3]]))
+    model = model_on(HGRL, given, graph="learned", neighbours=1, scale_features="none")
     plain: Tensor = torch.eye(4)
     plain[0, 1] = plain[1, 0] = 0.8
     plain[2, 1] = plain[1, 2] = 0.3
@@ -213,12 +199,12 @@ def test_hgrls_learned_graph_by_hand() -> None:
     assert model.column_weights.grad is not None
     assert float(model.column_weights.grad.abs().sum()) > 0
     with rejects("invalid-setting"):
-        HGRL(check_graph(features, torch.tensor([[0], [3]])), HGRLSettings(graph="knn"), CPU)
+        HGRL(given, HGRLSettings(graph="knn"), CPU)
 
 
 def test_hgrl_embeds_nodes_of_equal_features_equally(small_mixed: Graph) -> None:
     features = small_mixed.features.to_dense().clone()
     features[1] = features[0]
     twins = check_graph(features, small_mixed.edge_index)
-    rows = values_of(train(HGRL, twins, 0, CPU, HGRLSettings(width=8, epochs=3)))
+    rows = embed_on(HGRL, twins, width=8, epochs=3)
     np.testing.assert_allclose(rows[0], rows[1], atol=1e-6)

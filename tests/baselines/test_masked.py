@@ -13,7 +13,6 @@ from h3gnn.baselines.embedder import train
 from h3gnn.baselines.layers import Attention, SparseMatrix, adjacency, weighted_sum
 from h3gnn.baselines.masked import (
     Bandana,
-    BandanaSettings,
     GraphMAE,
     GraphMAE2,
     GraphMAE2Settings,
@@ -25,7 +24,7 @@ from h3gnn.baselines.masked import (
 )
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from tests.baselines.helpers import CPU, check_moving_average
+from tests.baselines.helpers import CPU, check_moving_average, model_on
 from tests.rejects import rejects
 
 QUIET = GraphMAESettings(width=8, heads=2, epochs=3, feature_drop=0.0, attention_drop=0.0)
@@ -146,8 +145,8 @@ def decoded(model: LinkEmbedder, product: Any) -> Any:
 def test_maskgae_loss_by_loops(path_graph: Graph) -> None:
     """Both directions of 1 – 2 and one of 3 – 4 are drawn: the first is masked, and three are predicted."""
     torch.manual_seed(0)
-    settings = MaskGAESettings(width=4, hidden=6, drop=0.0, decoder_drop=0.0, held_out=0.0, degree_weight=0.5)
-    model = MaskGAE(path_graph, settings, CPU)
+    quiet = {"drop": 0.0, "decoder_drop": 0.0, "held_out": 0.0}
+    model = model_on(MaskGAE, path_graph, width=4, hidden=6, degree_weight=0.5, **quiet)
     model.eval()
     asked = [(1, 2), (2, 1), (3, 4)]
     drawn = torch.tensor([(u, v) in asked for u, v in model.links.t().tolist()])
@@ -179,7 +178,7 @@ def test_a_whole_edge_is_masked_if_one_direction_is_drawn(path_graph: Graph) -> 
     seen = []
     for whole, directions in ((True, [(1, 2)]), (False, [(1, 2), (2, 1)]), (False, [(1, 2)])):
         torch.manual_seed(0)
-        model = MaskGAE(path_graph, MaskGAESettings(width=4, held_out=0.0, drop=0.0, whole=whole), CPU)
+        model = model_on(MaskGAE, path_graph, width=4, held_out=0.0, drop=0.0, whole=whole)
         matrices: list[torch.Tensor] = []
         model.encoder.register_forward_pre_hook(
             lambda _, given, kept=matrices: kept.append(given[0][0].csr().to_dense())
@@ -194,7 +193,7 @@ def test_a_whole_edge_is_masked_if_one_direction_is_drawn(path_graph: Graph) -> 
 def test_masked_paths_are_connected(path_graph: Graph) -> None:
     """A walk of three steps from one node draws adjacent directions."""
     torch.manual_seed(0)
-    model = MaskGAE(path_graph, MaskGAESettings(width=4, held_out=0.0, mask_ratio=0.2), CPU)
+    model = model_on(MaskGAE, path_graph, width=4, held_out=0.0, mask_ratio=0.2)
     for _ in range(20):
         steps = model.links[:, model.along_paths()].t().tolist()
         assert 1 < len(steps) <= 3
@@ -204,7 +203,7 @@ def test_masked_paths_are_connected(path_graph: Graph) -> None:
 
 def test_negative_pairs_have_no_edge(small_mixed: Graph) -> None:
     torch.manual_seed(0)
-    model = MaskGAE(small_mixed, MaskGAESettings(), CPU)
+    model = model_on(MaskGAE, small_mixed)
     linked = set(zip(model.looped.rows.tolist(), model.looped.cols.tolist(), strict=True))
     drawn = [(u, v) for u, v in model.unlinked(500).t().tolist()]
     assert len(drawn) == 500
@@ -245,8 +244,7 @@ def test_held_out_edges_are_not_trained_on_and_select_the_epoch(
 @pytest.mark.parametrize("own_weights", [True, False])
 def test_bandana_loss_by_loops(path_graph: Graph, own_weights: bool) -> None:
     torch.manual_seed(0)
-    settings = BandanaSettings(width=4, drop=0.0, held_out=0.0, own_weights=own_weights)
-    model = Bandana(path_graph, settings, CPU)
+    model = model_on(Bandana, path_graph, width=4, drop=0.0, held_out=0.0, own_weights=own_weights)
     model.eval()
     bandwidths, others = [model.bandwidth(), model.bandwidth()], torch.tensor([[0, 1, 4], [2, 4, 0]])
     hidden, errors = path_graph.features.numpy().astype(float), []
@@ -274,7 +272,7 @@ def test_bandana_weights_edges_by_other_edges_bandwidths(small_mixed: Graph) -> 
     """Each edge weights one edge by its bandwidth, and few themselves unless `own_weights`."""
     for own_weights in (True, False):
         torch.manual_seed(0)
-        order = Bandana(small_mixed, BandanaSettings(width=4, own_weights=own_weights), CPU).weighed_by
+        order = model_on(Bandana, small_mixed, width=4, own_weights=own_weights).weighed_by
         places = torch.arange(len(order))
         assert torch.equal(order.sort().values, places)
         share = float((order == places).float().mean())
@@ -283,7 +281,7 @@ def test_bandana_weights_edges_by_other_edges_bandwidths(small_mixed: Graph) -> 
 
 def test_a_small_temperature_concentrates_bandwidths_on_one_edge(small_mixed: Graph) -> None:
     torch.manual_seed(0)
-    share = Bandana(small_mixed, BandanaSettings(width=4, temperature=1e-4), CPU).bandwidth()
+    share = model_on(Bandana, small_mixed, width=4, temperature=1e-4).bandwidth()
     assert float(share.minimum(1 - share).min()) >= 0
     assert float((share.round() - share).abs().mean()) < 0.01
 

@@ -10,12 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from h3gnn.baselines.embedder import train, values_of
 from h3gnn.baselines.structure import (
     WRGAT,
     Struc2Vec,
-    Struc2VecSettings,
-    WRGATSettings,
     compressed,
     layer_changes,
     structural_distances,
@@ -23,7 +20,7 @@ from h3gnn.baselines.structure import (
 )
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from tests.baselines.helpers import CPU, path_matrix, stack_on, weights_of
+from tests.baselines.helpers import CPU, embed_on, model_on, path_matrix, stack_on, weights_of
 
 
 def graph_of(edges: list[tuple[int, int]], nodes: int) -> Graph:
@@ -125,7 +122,7 @@ def test_walks_connect_similar_nodes_of_two_stars() -> None:
     graph = graph_of([(hub, hub + leaf) for hub in (0, 6) for leaf in range(1, 6)], 12)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = Struc2Vec(graph, Struc2VecSettings(width=4, walk_length=30, layers=3), CPU)
+        model = model_on(Struc2Vec, graph, width=4, walk_length=30, layers=3)
         walks = model.walks(torch.tensor([0] * 20 + [1] * 20))
     hubs = (walks == 0) | (walks == 6)
     assert float(hubs[:20, 1].float().mean()) > 0.9
@@ -134,14 +131,13 @@ def test_walks_connect_similar_nodes_of_two_stars() -> None:
 
 def test_structural_systems_on_tiny_graphs() -> None:
     for graph in (graph_of([], 3), graph_of([(0, 1)], 2), graph_of([], 1)):
-        rows = values_of(train(Struc2Vec, graph, 0, CPU, Struc2VecSettings(width=4, epochs=2, walk_length=5)))
+        rows = embed_on(Struc2Vec, graph, width=4, epochs=2, walk_length=5)
         assert rows.shape == (graph.num_nodes, 4)
-        assert stack_on(WRGAT, graph, WRGATSettings()).logits(None).isfinite().all()
+        assert stack_on(WRGAT, graph).logits(None).isfinite().all()
 
 
 def test_wrgat_by_hand(path_graph: Graph) -> None:
-    settings = WRGATSettings(layers=2, nearest=2, near_weight=0.7, scale_features="none")
-    stack = stack_on(WRGAT, path_graph, settings)
+    stack = stack_on(WRGAT, path_graph, layers=2, nearest=2, near_weight=0.7, scale_features="none")
     found = structural_distances(path_graph, 2, CPU)
     layers = [found.layer(k, 2).csr().to_dense() for k in range(2)]
     relations = [0.7 * path_matrix(), *layers]  # [sender, receiver]
@@ -167,12 +163,10 @@ def test_wrgat_by_hand(path_graph: Graph) -> None:
 def test_wrgat_connects_distant_nodes_of_similar_structure() -> None:
     """In two stars, a change of one hub's features reaches the other, unless structure is left out."""
     edges = [(hub, hub + leaf) for hub in (0, 6) for leaf in range(1, 6)]
-    changed = graph_of(edges, 12)
+    plain, changed = graph_of(edges, 12), graph_of(edges, 12)
     changed.features[0] = 3.0
     for layers in (0, 3):
-        settings = WRGATSettings(layers=layers, scale_features="none")
-        before, after = (
-            stack_on(WRGAT, graph, settings).logits(None) for graph in (graph_of(edges, 12), changed)
-        )
+        stacks = (stack_on(WRGAT, graph, layers=layers, scale_features="none") for graph in (plain, changed))
+        before, after = (stack.logits(None) for stack in stacks)
         change = (after - before).detach().abs()[6].max()
         assert (float(change) > 1e-6) == (layers > 0)

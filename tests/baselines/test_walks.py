@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from h3gnn.baselines.embedder import Embedder, forked_rng, train, values_of
+from h3gnn.baselines.embedder import Embedder, forked_rng
 from h3gnn.baselines.layers import adjacency
-from h3gnn.baselines.walks import (
-    ENDED,
-    LINE,
-    LINESettings,
-    Node2Vec,
-    Node2VecSettings,
-    SageSettings,
-    SageUnsupervised,
-    SkipGram,
-    Walker,
-)
+from h3gnn.baselines.walks import ENDED, LINE, Node2Vec, SageUnsupervised, SkipGram, Walker
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from tests.baselines.helpers import CPU
+from tests.baselines.helpers import CPU, embed_on, model_on
 
 
 def two_cliques() -> Graph:
@@ -85,7 +76,7 @@ def test_skipgram_by_loops() -> None:
 
 
 def test_lines_first_order_has_one_vector_per_node(path_graph: Graph) -> None:
-    model = LINE(path_graph, LINESettings(width=4), CPU)
+    model = model_on(LINE, path_graph, width=4)
     assert model.first.company is model.first.centres
     assert model.second.company is not model.second.centres
     assert model.second.frequency.tolist() == [1, 2, 2, 2, 1]
@@ -93,11 +84,10 @@ def test_lines_first_order_has_one_vector_per_node(path_graph: Graph) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings"),
-    [(Node2Vec, Node2VecSettings(width=8, walk_length=20, window=3)), (LINE, LINESettings(width=8))],
+    ("kind", "settings"), [(Node2Vec, {"width": 8, "walk_length": 20, "window": 3}), (LINE, {"width": 8})]
 )
-def test_nodes_of_a_clique_have_similar_embeddings(kind: type[Embedder], settings: object) -> None:
-    rows = values_of(train(kind, two_cliques(), 0, CPU, settings))
+def test_nodes_of_a_clique_have_similar_embeddings(kind: type[Embedder], settings: dict[str, Any]) -> None:
+    rows = embed_on(kind, two_cliques(), **settings)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     alike = unit @ unit.T
     within = (alike[:6, :6].mean() + alike[6:, 6:].mean()) / 2
@@ -105,7 +95,7 @@ def test_nodes_of_a_clique_have_similar_embeddings(kind: type[Embedder], setting
 
 
 def test_sage_by_hand(path_graph: Graph) -> None:
-    model = SageUnsupervised(path_graph, SageSettings(width=2, negatives=2, scale_features="none"), CPU)
+    model = model_on(SageUnsupervised, path_graph, width=2, negatives=2, scale_features="none")
     first, second = model.first.detach().numpy(), model.second.detach().numpy()
     links = np.eye(5, k=1) + np.eye(5, k=-1)
     mean = links / links.sum(axis=1, keepdims=True)

@@ -109,10 +109,6 @@ class LeftOut:
         empty, none = torch.empty(0, dtype=torch.int64, device=like.device), like.new_empty(0)
         return cls(empty, empty, none, none, [0] * (len(like) + 1))
 
-    def between(self, start: int, stop: int) -> slice:
-        """Return the excluded entries within these rows."""
-        return slice(self.starts[start], self.starts[stop])
-
 
 class _MeanLogSums(torch.autograd.Function):
     """See `mean_log_sums`; the rows have unit length, and the gradient is computed with the value."""
@@ -215,7 +211,7 @@ class _Block:
             values = (self.first[rows] @ self.second.t()).sub_(1).div_(self.temperature).exp_()
             if not self.loops:
                 values.diagonal(rows.start).zero_()
-            apart = self.left_out.between(rows.start, rows.stop)
+            apart = slice(self.left_out.starts[rows.start], self.left_out.starts[rows.stop])
             places = self.left_out.rows[apart] - rows.start, self.left_out.cols[apart]
             left = values[places]
             values[places] = 0

@@ -136,9 +136,8 @@ class GMI(Embedder):
         own = self.own.divergence(rows, own_keys, self._others())
         neighbour = self.near.divergence(near, rows @ self.near.weight, self._others())
         edges = edge_cross_entropy(rows, self.edges, self.edges.shape[1] / 2)
-        return (
-            settings.own_weight * own + settings.neighbour_weight * neighbour + settings.edge_weight * edges
-        )
+        loss: Tensor = settings.own_weight * own + settings.neighbour_weight * neighbour
+        return loss + settings.edge_weight * edges
 
     def _others(self) -> Tensor:
         """Sample negatives, `[negatives, nodes]`."""
@@ -156,8 +155,8 @@ class Discriminator(nn.Module):
 
     def __init__(self, keys: int, rows: int) -> None:
         super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.empty(keys, rows)), nn.Parameter(torch.zeros(()))
-        nn.init.xavier_uniform_(self.weight)
+        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(keys, rows)))
+        self.bias = nn.Parameter(torch.zeros(()))
 
     def divergence(self, rows: Tensor, keys: Tensor, others: Tensor) -> Tensor:
         """Return the Jensen–Shannon loss of rows against keys `[nodes, D]`; `others` are the negatives."""
@@ -365,10 +364,10 @@ class BGRL(Embedder):
         self.online = _encoder(self.features, width)
         self.target = _encoder(self.features, width).requires_grad_(False)
         self.predictor = linear_layers(width, 2 * width, width, activation=nn.PReLU)
-        for layer in (self.predictor[0], self.predictor[2]):
-            assert isinstance(layer, nn.Linear)
-            nn.init.xavier_uniform_(layer.weight)
-            nn.init.zeros_(layer.bias)
+        for layer in self.predictor:
+            if isinstance(layer, nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
 
     def loss(self, epoch: int) -> Tensor:
         epochs = self.settings.epochs

@@ -80,7 +80,6 @@ class Embedder(nn.Module):
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
-        """Estimate the memory of a training."""
         width: int = settings.width
         weights, rows = 8 * sizes.features * width, sizes.nodes * (24 * width + sizes.features)
         return 4 * (weights + rows + 12 * sizes.edges)
@@ -244,12 +243,9 @@ class _System(BaseEstimator):  # type: ignore[misc]
         asked = graph.lower() if graph else None
         found = cls.system.published_for(asked)
         if found is None or (asked is not None and asked not in known):
-            raise InputError(
-                f"{cls.system.title} has no published settings for {graph or 'all graphs'}"
-                + (f"; there are some for {', '.join(known)}" if known else "")
-                + ("; published() has those for all graphs" if ANY in cls.system.published else ""),
-                code="no-published-settings",
-            )
+            message = f"{cls.system.title} has no published settings for {graph or 'all graphs'}"
+            message += f"; there are some for {', '.join(cls.system.published) or 'no graph'}"
+            raise InputError(message, code="no-published-settings")
         return cls(**{**found, **changes})
 
     def _read(self, graph: Any, edge_index: Any) -> tuple[Graph, torch.device, int, Any]:

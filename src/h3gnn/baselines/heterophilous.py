@@ -122,7 +122,6 @@ class FAGCN(Classifier):
         return self.dense(hidden, "second") + self.weights["second bias"]
 
     def gathered(self, hidden: Tensor, layer: int, noise: Noise | None) -> Tensor:
-        """Return the gated sum over the neighbours."""
         ends = self.ground.matrices
         gates = (self.weights[f"gate {layer} {end}"] for end in ("to", "from"))
         to, sent = ((hidden * gate).sum(dim=2, keepdim=True) for gate in gates)

@@ -238,7 +238,6 @@ class HGRL(Embedder):
         return loss
 
     def learned_graph(self) -> SparseMatrix:
-        """Return the graph of non-local neighbours, whose weights are learned."""
         weights = self.column_weights
         unit = functional.normalize(torch.relu(self.dense * weights[0]) * weights[1])
         nodes = len(unit)
@@ -467,7 +466,6 @@ class MUSE(Embedder):
         return loss + settings.neighbour_weight * self.agreement(near, near_copy)
 
     def agreement(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return GRACE's loss of two copies, projected."""
         return two_view_loss(self.head(first), self.head(second), self.settings.temperature)
 
     def mixture_loss(self, own: Tensor, near: Tensor) -> Tensor:

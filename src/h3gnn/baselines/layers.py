@@ -229,9 +229,7 @@ class Convolution(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
-        weight = torch.empty(in_channels, out_channels)
-        nn.init.xavier_uniform_(weight)
-        self.weight = nn.Parameter(weight)
+        self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(in_channels, out_channels)))
         self.bias = nn.Parameter(torch.zeros(out_channels))
 
     def of_features(self, features: Features, matrix: SparseMatrix, kept: Tensor | None = None) -> Tensor:

@@ -69,9 +69,7 @@ class GraphMAE(Embedder):
     def build(self, graph: Graph) -> None:
         settings, features = self.settings, graph.num_features
         if settings.width % settings.heads:
-            raise InputError(
-                f"heads ({settings.heads}) must divide width ({settings.width})", code="invalid-setting"
-            )
+            raise InputError("heads must divide width", code="invalid-setting")
         self.targets = functional.normalize(self.features.dense(), dim=1)
         self.edges = adjacency(graph, self_loops=True).to(self.device)
         self.encoder = Encoder(features, settings)
@@ -112,7 +110,6 @@ class GraphMAE(Embedder):
         return self.encoder(product.index_select(0, shown).index_copy(0, hidden, token), self.edges)
 
     def error(self, code: Tensor, masked: Tensor) -> Tensor:
-        """Return the scaled cosine error of the masked nodes."""
         code = functional.dropout(code, self.settings.feature_drop)
         decoded = functional.normalize(self.decoder.averaged(code, self.edges, masked), dim=1)
         alike = (decoded * self.targets.index_select(0, masked)).sum(dim=1)
@@ -170,9 +167,8 @@ class GraphMAE2(GraphMAE):
     .. math:: \mathcal L = \textstyle\sum_{k=1}^K \tfrac1{|V_m|} \sum_{v \in V_m}
         (1 - \cos(x_v, \hat x^k_v))^\gamma + \lambda \tfrac1n \sum_v (1 - \cos(q(p(h_v)), \bar p(\bar h_v)))
 
-    :math:`\bar H = \bar f(X, A)` and :math:`\bar p` are moving averages of the encoder and its projector;
-    they see the features of all nodes. Re-masked nodes enter the decoder as a second token. Both tokens start
-    at zero.
+    The moving averages :math:`\bar H = \bar f(X, A)` and :math:`\bar p` of the encoder and its projector see
+    all features. Re-masked nodes enter the decoder as a second token; both tokens start at zero.
     """
 
     settings_class = GraphMAE2Settings
@@ -447,7 +443,6 @@ class MaskGAE(LinkEmbedder):
         return drawn
 
     def errors(self, drawn: Tensor) -> Tensor:
-        """Return the loss for sampled directions of edges."""
         either, both = drawn | drawn[self.reverse], drawn & drawn[self.reverse]
         gone, asked = (either, either) if self.settings.whole else (both, drawn)
         kept = torch.ones_like(self.looped.values).index_copy(0, self.link_entries, (~gone).float())

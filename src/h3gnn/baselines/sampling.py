@@ -42,11 +42,9 @@ class Views:
         self.columns, self.device = graph.num_features, device
 
     def full(self) -> SparseMatrix:
-        """Return the adjacency of the complete graph."""
         return symmetric(self.loops)
 
     def draw(self, feature_drop: float, edge_drop: float) -> View:
-        """Sample a view with these drop probabilities."""
         columns = torch.rand(self.columns, device=self.device) >= feature_drop
         kept = self.pairs.kept(edge_drop) | self.is_loop
         return View(symmetric(self.loops.with_values(self.loops.values * kept)), columns)

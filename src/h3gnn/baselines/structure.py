@@ -52,11 +52,10 @@ class StructuralDistances:
         order = order[torch.argsort(rows[order], stable=True)]  # by row, the most alike first
         rows, cols, far = rows[order], cols[order], far[order]
         starts = torch.searchsorted(rows, torch.arange(self.nodes, device=rows.device))
+        weights = (far[starts[rows]] - far).exp()
         if nearest:
             kept = torch.arange(rows.numel(), device=rows.device) - starts[rows] < nearest
-            rows, cols, far = rows[kept], cols[kept], far[kept]
-            starts = torch.searchsorted(rows, torch.arange(self.nodes, device=rows.device))
-        weights = (far[starts[rows]] - far).exp()
+            rows, cols, weights = rows[kept], cols[kept], weights[kept]
         total = weights.new_zeros(self.nodes).index_add_(0, rows, weights)
         position = torch.argsort(rows * self.nodes + cols)
         values = (weights / total[rows]).float()
@@ -201,10 +200,9 @@ class Struc2Vec(WalkEmbedder):
     .. math:: p_k(u, v) \propto e^{-f_k(u, v)}, \quad
         p(u_k \to u_{k+1}) = \frac{w}{w + 1}, \quad w = \log\big(\Gamma_k(u) + e\big)
 
-    f is the structural distance, and :math:`\Gamma_k(u)` counts the nodes whose weight to u is above the mean
-    of the layer. A walk steps within its layer with probability q, `stay`, and else goes a layer up or down.
-    All changes of layer before a step add up to :math:`q\,(I - (1 - q)\, T_u)^{-1}`, with :math:`T_u` one
-    change.
+    f is the structural distance, and :math:`\Gamma_k(u)` counts the nodes whose weight to u is above the
+    layer's mean. A walk steps within its layer with probability q, `stay`, and else goes a layer up or down:
+    all such changes :math:`T_u` before a step add up to :math:`q\,(I - (1 - q)\, T_u)^{-1}`.
     """
 
     settings_class = Struc2VecSettings
@@ -219,11 +217,8 @@ class Struc2Vec(WalkEmbedder):
         found = structural_distances(graph, self.settings.layers, self.device)
         parts = [found.layer(index) for index in range(self.settings.layers)]
         nodes, states = graph.num_nodes, graph.num_nodes * len(parts)
-        shifts = [nodes * index for index in range(len(parts))]
-        rows, cols = (
-            torch.cat([getattr(part, name) + shift for part, shift in zip(parts, shifts, strict=True)])
-            for name in ("rows", "cols")
-        )
+        rows = torch.cat([part.rows + nodes * layer for layer, part in enumerate(parts)])
+        cols = torch.cat([part.cols + nodes * layer for layer, part in enumerate(parts)])
         values = torch.cat([part.values for part in parts])
         self.walker = Walker(SparseMatrix(rows, cols, values, (states, states)))
         self.changes = layer_changes(found, self.settings.stay).cumsum(dim=2)
@@ -250,15 +245,11 @@ def layer_changes(found: StructuralDistances, stay: float) -> Tensor:
     exists = _per_node(there, found) > 0
     up = (above + math.e).log()
     up = up / (up + 1)
-    change = torch.zeros(found.nodes, layers, layers, dtype=torch.float64, device=device)
-    for layer in range(layers):
-        higher = up[layer] * exists[layer + 1] if layer + 1 < layers else torch.zeros_like(up[layer])
-        lower = 1 - up[layer] if layer else torch.zeros_like(up[layer])
-        change[:, layer, layer] = 1 - higher - lower
-        if layer + 1 < layers:
-            change[:, layer, layer + 1] = higher
-        if layer:
-            change[:, layer, layer - 1] = lower
+    higher, lower = torch.zeros(2, found.nodes, layers, dtype=torch.float64, device=device)
+    higher[:, :-1] = (up[:-1] * exists[1:]).t()
+    lower[:, 1:] = (1 - up[1:]).t()
+    change = torch.diag_embed(1 - higher - lower)
+    change += torch.diag_embed(higher[:, :-1], 1) + torch.diag_embed(lower[:, 1:], -1)
     same = torch.eye(layers, dtype=torch.float64, device=device)
     return stay * torch.linalg.inv(same - (1 - stay) * change)
 

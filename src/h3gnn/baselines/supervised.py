@@ -85,7 +85,6 @@ class Classifier:
 
     @classmethod
     def bytes_each(cls, ground: Ground, width: int) -> int:
-        """Estimate the memory of one model in a stack."""
         (nodes, features), classes = ground.features.shape, ground.classes
         edges = ground.matrices["source"].shape[0] if "source" in ground.matrices else 0
         more = cls.extra_values(Sizes(nodes, edges, features), ground.settings, width, classes)
@@ -97,7 +96,6 @@ class Classifier:
         return 0
 
     def build(self) -> None:
-        """Add the weights."""
         raise NotImplementedError
 
     def logits(self, noise: Noise | None) -> Tensor:
@@ -126,12 +124,7 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Predictions of a supervised system from one seed; test nodes are not used for selection.
-
-    Attributes:
-        scores: class log-probabilities of every node, float32 `[splits, nodes, classes]`, on the CPU.
-        chosen: per split, the selected epoch and point of the grid.
-    """
+    """Log-probabilities `[splits, nodes, classes]` from one seed, and each split's epoch and grid point."""
 
     scores: Tensor
     chosen: list[dict[str, Any]]

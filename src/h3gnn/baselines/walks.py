@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,11 +113,6 @@ class SkipGram(nn.Module):
         self.company = self.centres if tied else nn.Parameter(torch.zeros(nodes, width))
         self.register_buffer("frequency", torch.ones(nodes))
 
-    def count(self, walks: Iterable[Tensor]) -> None:
-        """Count the nodes of walks, for the distribution of the negatives."""
-        met = [torch.bincount(some[some != ENDED], minlength=self.frequency.numel()) for some in walks]
-        self.frequency = torch.stack(met).sum(dim=0).to(self.frequency)
-
     def loss(self, walks: Tensor, negative_nodes: Tensor | None = None) -> Tensor:
         """Return the loss of walks `[batch, length]`, padded with `ENDED`."""
         if negative_nodes is None:
@@ -200,10 +195,11 @@ class WalkEmbedder(BatchEmbedder):
         raise NotImplementedError
 
     def begin(self) -> None:
-        """Count the nodes on one walk from each node."""
+        """Count the nodes on one walk from each node, for the distribution of the negatives."""
         super().begin()
-        everyone = torch.arange(self.nodes, device=self.device)
-        self.skipgram.count(self._walks_of(everyone))
+        walks = self._walks_of(torch.arange(self.nodes, device=self.device))
+        counts = [torch.bincount(some[some != ENDED], minlength=self.nodes) for some in walks]
+        self.skipgram.frequency = torch.stack(counts).sum(dim=0).to(self.skipgram.frequency)
 
     def batches(self) -> Iterator[Tensor]:
         for walks in self._walks_of(torch.randperm(self.nodes, device=self.device)):
