@@ -108,7 +108,8 @@ def _write_document(folder: Path) -> None:
     from reproduction.results import write_texts
 
     if not DOCUMENT.parent.is_dir():
-        raise InputError(f"there is no folder {DOCUMENT.parent} here; run this in the repository")
+        message = f"there is no folder {DOCUMENT.parent} here; run this in the repository"
+        raise InputError(message, code="no-such-folder")
     write_atomically(DOCUMENT, document(folder).encode())
     write_texts(folder)
     say(f"wrote {DOCUMENT}")

@@ -262,7 +262,8 @@ def descend(
         except LossRoseError:
             continue
         return rate, descent.measured(found.places), found.settled()
-    raise InputError(f"with no learning rate down to {RATES[-1]:g} the loss falls by gradient descent")
+    message = f"with no learning rate down to {RATES[-1]:g} the loss falls by gradient descent"
+    raise InputError(message, code="no-learning-rate")
 
 
 LIMIT, LOOKS = 4, 20

@@ -20,6 +20,7 @@ from h3gnn.report.findings import (
     Scoreboard,
 )
 from h3gnn.training.history import History
+from tests.known import known
 
 COMMITTEE: dict[str, Any] = {
     "epochs": 4, "channels": 8, "heads": 2, "device": "cpu", "precision": "float32",
@@ -72,13 +73,13 @@ def test_the_best_member_of_a_class_and_its_lead() -> None:
     }
     rows = tuple(RepresentationScores(name, None, {}, np.array(shares)) for name, shares in by_class.items())
     scores = Scoreboard(rows, "", class_names=("a", "b", "c"), class_counts=np.array([10, 20, 0]))
-    first, second = best_members(scores, ["teacher", "edges", "neighbours"])  # nobody of class c is tested
+    first, second = best_members(scores, ["teacher", "edges", "neighbours"])  # no node of class c is tested
     assert first.margin == pytest.approx(0.2)
     assert replace(first, margin=0.0) == BestMember("a", 10, ("teacher",), 0.8, 0.0, 0.9)
     assert second == BestMember("b", 20, ("teacher", "edges"), 0.5, 0.0, 0.7)
 
 
-def test_a_node_is_carried_by_those_who_are_mostly_right_where_it_is_tested() -> None:
+def test_members_carry_nodes_that_they_mostly_classify_correctly() -> None:
     labels = torch.tensor([0, 0, 0, 0, 0, 0, -1])
     test = torch.tensor([[1, 1], [1, 0], [0, 1], [1, 1], [0, 0], [1, 1], [1, 1]], dtype=torch.bool)
     splits = Splits(labels, ~test, ~test, test)
@@ -88,8 +89,8 @@ def test_a_node_is_carried_by_those_who_are_mostly_right_where_it_is_tested() ->
         "neighbours": np.array([[0, 1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 0]]),
     }
     carried = carried_by(predicted, splits)
-    told = [[*carried.names, None][value] for value in carried.values]
-    assert told == [
+    names = [[*carried.names, None][value] for value in carried.values]
+    assert names == [
         "all members",
         "teacher alone",  # tested in the first split only
         "several members",  # in the second only: teacher and neighbours
@@ -104,8 +105,7 @@ def test_nodes_can_be_coloured_by_member(fitted: H3GNN, found: Findings) -> None
     assert [one.key for one in found.categories][-2:] == ["split", "carried"]
     tested = Splits.of(fitted.graph_).tested.any(axis=0)
     carried = found.category("carried")
-    assert carried is not None
-    np.testing.assert_array_equal(carried.values >= 0, tested)
+    np.testing.assert_array_equal(known(carried).values >= 0, tested)
     keys = [one.key for one in found.measures if one.key.startswith("difficulty")]
     assert keys == ["difficulty", *(f"difficulty_{name}" for name in OWN)]
 
@@ -122,12 +122,10 @@ def test_difficulty_for_a_member_is_a_percentile_over_its_models(fitted: H3GNN, 
     for name, mean in means.items():
         wanted = [100 * (mean <= one).float().mean().item() for one in mean]
         measure = found.measure(f"difficulty_{name}")
-        assert measure is not None
-        np.testing.assert_allclose(measure.values, wanted, rtol=1e-5)
-        each.append(measure.values)
+        np.testing.assert_allclose(known(measure).values, wanted, rtol=1e-5)
+        each.append(known(measure).values)
     whole = found.measure("difficulty")
-    assert whole is not None
-    np.testing.assert_allclose(whole.values, np.mean(each, axis=0))
+    np.testing.assert_allclose(known(whole).values, np.mean(each, axis=0))
 
 
 def test_the_share_of_a_member_is_its_part_of_the_ranks(fitted: H3GNN, found: Findings) -> None:
@@ -152,14 +150,13 @@ def test_the_share_of_a_member_is_its_part_of_the_ranks(fitted: H3GNN, found: Fi
 def test_without_labels_members_have_a_silhouette_and_a_difficulty(small_mixed: Graph) -> None:
     bare = replace(small_mixed, labels=None, class_names=(), train_mask=None, val_mask=None, test_mask=None)
     found = collect_findings(H3GNN.from_settings(COMMITTEE).fit(bare))
-    assert found.scores is not None
-    assert [row.representation for row in found.scores.rows][3:] == [f"H3GNN: {name}" for name in OWN]
-    assert found.scores.best_members == ()
+    assert [row.representation for row in known(found.scores).rows][3:] == [f"H3GNN: {name}" for name in OWN]
+    assert known(found.scores).best_members == ()
     assert [one.key for one in found.categories] == ["cluster"]
     assert found.measure("difficulty_edges") is not None
 
 
-def test_an_untrained_committee_has_no_loss_to_tell(small_mixed: Graph) -> None:
+def test_an_untrained_committee_has_no_loss(small_mixed: Graph) -> None:
     log = run_log(H3GNN.from_settings({**COMMITTEE, "epochs": 0}).fit(small_mixed))
     assert np.isnan([one.loss for one in log.members]).all()
 
@@ -181,17 +178,16 @@ def test_models_of_one_objective_are_no_committee(
 
 
 def test_a_collapse_names_the_member(fitted: H3GNN) -> None:
-    told = H3GNN.from_settings(COMMITTEE)
-    told.__dict__.update(fitted.__dict__)
+    model = H3GNN.from_settings(COMMITTEE)
+    model.__dict__.update(fitted.__dict__)
     ranks = np.array([[50.0] * 5, [49.0, 49.0, 49.0, 49.0, 1.5]])
-    told.history_ = History({"loss": ranks, "effective_rank": ranks})
-    assert run_log(told).collapsed.startswith("Model 4 (edges): the representation collapsed")
+    model.history_ = History({"loss": ranks, "effective_rank": ranks})
+    assert run_log(model).collapsed.startswith("Model 4 (edges): the representation collapsed")
 
 
 def test_edges_that_are_not_learned_have_not_changed(small_mixed: Graph, found: Findings) -> None:
     assert found.edge_changes == ()
-    assert found.neighbors is not None
-    np.testing.assert_array_equal(found.neighbors.weight, found.neighbors.start)
+    np.testing.assert_array_equal(known(found.neighbors).weight, known(found.neighbors).start)
     computed = H3GNN.from_settings({**COMMITTEE, "edge_weights": "computed", "objective": "teacher"}).fit(
         small_mixed
     )

@@ -28,6 +28,7 @@ from h3gnn.experiments.run import (
 from h3gnn.graphs.graph import Graph
 from h3gnn.tables.plan import encode_table
 from h3gnn.training.history import Recorder
+from tests.known import known
 from tests.rejects import rejects
 
 MODEL: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 4, "n_models": 3, "device": "cpu"}
@@ -49,12 +50,11 @@ def test_models_trained_in_groups_are_evaluated_together(
     assert list(together.by_epoch) == list(grouped.by_epoch) == [1, 2, 3, 4]
     width = 3 * (2 + 2) * 8
     for evaluator in (together, grouped):
-        assert evaluator.kept is not None
-        assert evaluator.kept[1].shape == (100, width)
+        assert known(evaluator.kept)[1].shape == (100, width)
     assert together.result().scores.accuracy == pytest.approx(grouped.result().scores.accuracy, abs=0.06)
 
 
-def test_a_result_says_where_it_came_from(small_mixed: Graph) -> None:
+def test_a_result_records_its_origin(small_mixed: Graph) -> None:
     shares: list[float] = []
 
     def run(**options: Any) -> Result:
@@ -78,7 +78,7 @@ def test_a_result_says_where_it_came_from(small_mixed: Graph) -> None:
     assert again.clustering == result.clustering
 
 
-def test_a_graph_without_splits_is_refused(path_graph: Graph) -> None:
+def test_a_graph_without_splits_is_rejected(path_graph: Graph) -> None:
     with rejects("no-splits"):
         build_evaluator(path_graph)
 
@@ -96,29 +96,29 @@ class Clock:
 def reported(
     seconds: float, *, epochs: int = 50, models: int = 8, group: int = 8, nodes: int = 30_000, **more: Any
 ) -> list[str]:
-    """Return what is told in the first ten epochs that take so long; the first takes twice as long."""
+    """Return the messages in ten epochs of given seconds; the first takes twice as long."""
     model, clock = H3GNN.from_settings({"n_models": models, "epochs": epochs, **more}), Clock()
-    told: list[str] = []
+    messages: list[str] = []
     large: Any = SimpleNamespace(num_nodes=nodes, in_memory=False)
-    after, recorder = TrainingTime(model, large, told.append, clock).of(0), Recorder()
+    after, recorder = TrainingTime(model, large, messages.append, clock).of(0), Recorder()
     for epoch in range(10):
         clock.now += seconds * (2 if epoch == 0 else 1)
         recorder.add(loss=torch.zeros(group))
         after(epoch, recorder)
-    return told
+    return messages
 
 
-def test_the_first_epochs_tell_how_long_it_takes() -> None:
+def test_the_duration_is_estimated_from_the_first_epochs() -> None:
     # 28 s, then 49 epochs of 14 s: 714 s
     assert reported(14) == ["30,000 nodes, 8 models, 50 epochs: about 12 min"]
     assert reported(0.7) == ["30,000 nodes, 8 models, 50 epochs: about 35 s"]
-    assert reported(0.5) == []  # over before anybody wants to know
+    assert reported(0.5) == []  # too short to report
     # two more groups of two follow the one that is measured: 2 · 1 + 49 + 2 · 50
     assert reported(1.0, models=6, group=2) == ["30,000 nodes, 6 models, 50 epochs: about 3 min"]
     assert reported(14, models=1, group=1)[0].startswith("30,000 nodes, 1 model, 50")
 
 
-def test_mini_batches_are_offered_where_they_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mini_batches_are_suggested_if_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TrainingTime, "_in_batches", lambda self: 300.0)
     assert reported(14) == [
         "30,000 nodes, 8 models, 50 epochs: about 12 min; with `--batch-size 1024` about 5 min"
@@ -128,7 +128,7 @@ def test_mini_batches_are_offered_where_they_are_faster(monkeypatch: pytest.Monk
     reported(1)
 
 
-def test_an_epoch_in_batches_is_measured_and_the_model_is_left_alone(small_mixed: Graph) -> None:
+def test_measuring_mini_batches_does_not_change_the_model(small_mixed: Graph) -> None:
     model = H3GNN(n_models=2, epochs=1, channels=8, encoder__heads=2, device="cpu").fit(small_mixed)
     before = model.embedding_.copy()
     assert 0 < batched_epoch_seconds(model, small_mixed, 20) < 60
@@ -139,15 +139,15 @@ def test_an_epoch_in_batches_is_measured_and_the_model_is_left_alone(small_mixed
     )  # a small graph has no need of batches
 
 
-def test_times_are_said_as_people_say_them() -> None:
+def test_durations_are_rounded() -> None:
     assert [duration(s) for s in (3, 12, 88, 100, 700, 5300, 9000)] == [
         "5 s", "10 s", "90 s", "2 min", "12 min", "88 min", "2.5 h"
     ]  # fmt: skip
     assert BATCH_SIZE == 1024
 
 
-def test_columns_that_were_encoded_are_not_scaled_again(small_mixed: Graph) -> None:
-    """`fit` leaves an encoded table as it is; other systems and pairs take in the same."""
+def test_encoded_columns_are_not_scaled_again(small_mixed: Graph) -> None:
+    """`fit`, other systems and the features of pairs use an encoded table unchanged."""
     amount = np.random.default_rng(0).lognormal(3, 2, small_mixed.num_nodes)
     values, plan, _ = encode_table(pd.DataFrame({"amount": amount, "kind": ["a", "b"] * (len(amount) // 2)}))
     graph = replace(small_mixed, features=torch.as_tensor(values).float(), plan=plan)

@@ -20,6 +20,7 @@ from h3gnn.experiments.scoring import (
 )
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.report.findings import RAW, TRAINED
+from tests.known import known
 
 
 def easy(nodes: int = 60) -> tuple[np.ndarray, Splits]:
@@ -53,15 +54,12 @@ def test_scores_by_class_and_by_homophily_are_counts_of_test_nodes() -> None:
     homophily[3] = np.nan
     scores, predicted = score_with_labels({RAW: rows, TRAINED: rows}, splits, ("a", "b"), homophily)
     tested, labels = splits.tested, splits.labels.numpy()
-    assert scores.class_counts is not None
-    assert scores.confusion is not None
-    assert scores.homophily_counts is not None
     for one in (0, 1):
-        assert scores.class_counts[one] == (tested & (labels == one)).sum()
-    assert scores.confusion.sum() == tested.sum()
-    assert scores.confusion[1, 0] == 2  # the last node is tested, and wrong, in both splits
-    assert scores.homophily_counts.tolist()[:4] == [2, 0, 0, 0]
-    assert scores.homophily_counts[4] == tested.sum() - 2 - tested[:, 3].sum()
+        assert known(scores.class_counts)[one] == (tested & (labels == one)).sum()
+    assert known(scores.confusion).sum() == tested.sum()
+    assert known(scores.confusion)[1, 0] == 2  # the last node is tested, and wrong, in both splits
+    assert known(scores.homophily_counts).tolist()[:4] == [2, 0, 0, 0]
+    assert known(scores.homophily_counts)[4] == tested.sum() - 2 - tested[:, 3].sum()
     trained = scores.rows[1]
     assert trained.by_homophily is not None
     assert trained.by_homophily[0] == 0
@@ -95,7 +93,7 @@ def test_two_nodes_are_too_few_to_cluster() -> None:
     assert clusters.tolist() == [0, 0]
 
 
-def test_many_wide_rows_are_compared_in_few_columns_with_their_distances(
+def test_principal_directions_keep_distances(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     random = np.random.default_rng(0)
@@ -112,28 +110,23 @@ def test_many_wide_rows_are_compared_in_few_columns_with_their_distances(
     assert reduce_columns(narrow) is narrow
 
 
-def test_of_many_nodes_few_splits_are_scored_and_it_is_said(
-    small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_splits_of_large_graphs_are_scored(small_mixed: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     ten = with_splits(replace(small_mixed, train_mask=None, val_mask=None, test_mask=None))
-    assert ten.labels is not None
     assert Splits.of(ten).test.shape == (100, 10)
     monkeypatch.setattr(scoring, "MANY", 50)
     monkeypatch.setattr(scoring, "TRAINING_NODES", 40)
     splits, homophily = Splits.of(ten), np.zeros(100)
     assert splits.test.shape == (100, 3)
     assert splits.train.sum(dim=0).tolist() == [40, 40, 40]  # of 48
-    assert ten.train_mask is not None
-    assert not (splits.train & ~ten.train_mask[:, :3]).any()
-    rows = torch.nn.functional.one_hot(ten.labels).float().numpy()
+    assert not (splits.train & ~known(ten.train_mask)[:, :3]).any()
+    rows = torch.nn.functional.one_hot(known(ten.labels)).float().numpy()
     scores, _ = score_with_labels({RAW: rows}, splits, ten.class_names, homophily)
     assert "over 3 splits" in scores.protocol
     assert "in its first 3 splits at most" in scores.protocol
-    assert scores.rows[0].probe is not None
-    assert scores.rows[0].probe.tolist() == [1, 1, 1]
+    assert known(scores.rows[0].probe).tolist() == [1, 1, 1]
 
 
-def test_of_many_nodes_some_are_clustered_to_be_scored_and_it_is_said(
+def test_some_nodes_of_large_graphs_are_clustered(
     small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "MANY", 50)
@@ -152,11 +145,10 @@ def test_of_many_nodes_some_are_clustered_to_be_scored_and_it_is_said(
     monkeypatch.setattr(scoring, "cluster_scores", scored)
     monkeypatch.setattr(scoring, "kmeans_clusters", clustered)
     graph = with_splits(small_mixed)
-    assert graph.labels is not None
     rows = np.arange(100.0, dtype=np.float32)[:, None] * np.ones((1, 2), dtype=np.float32)
     spaced = np.linspace(0, 99, 20).round().astype(np.int64)
     scores, _ = score_with_labels({RAW: rows}, Splits.of(graph), graph.class_names, np.zeros(100))
-    assert seen.pop() == (spaced.tolist(), graph.labels[spaced].tolist(), 1)
+    assert seen.pop() == (spaced.tolist(), known(graph.labels)[spaced].tolist(), 1)
     assert "k-means on 20 evenly spaced nodes" in scores.protocol
     score_without_labels({TRAINED: rows}, np.arange(100) % 3)
     assert seen == [(spaced.tolist(), [], 1)] * 3

@@ -19,7 +19,9 @@ from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.clustering import MEASURES, cluster_scores
 from h3gnn.evaluation.probe import L2_GRID, probe_candidates
 from h3gnn.evaluation.protocols import VALIDATION
+from h3gnn.evaluation.results import Result
 from h3gnn.experiments.methods import METHODS, Callback, Method, Task
+from h3gnn.experiments.run import labels_and_masks
 from h3gnn.experiments.search import Changes, SplitValidation, Trainer, ranges_of, resplit, run_nested
 from h3gnn.experiments.spaces import SearchBudget, Space, draw_settings
 from h3gnn.experiments.tune import Tuned, preset_of, tune_from_list
@@ -36,7 +38,12 @@ from reproduction.search import CHOICES, search_clusterings
 RANGES = {"learning_rate": (0.5, 0.01), "width": (4, 8)}
 
 
-def quick(name: str) -> object:
+def nested(method: Method, graph: Graph, trials: int) -> Result:
+    budget = SearchBudget(trials)
+    return run_nested(method, graph, seeds=[0], budget=budget, device="cpu").results["nested"]
+
+
+def quick(name: str) -> Method:
     method = METHODS[name]
     assert method.system is not None
     small = method.with_settings(epochs=5) if method.supervised else method.with_settings(epochs=3, width=4)
@@ -45,8 +52,8 @@ def quick(name: str) -> object:
 
 def overlapping(graph: Graph) -> Graph:
     """Splits like Geom-GCN's: most test nodes of one are training or validation nodes of the others."""
-    assert graph.labels is not None
-    train, val, test = random_splits(graph.labels, generator=torch.Generator().manual_seed(1), splits=4)
+    labels, generator = labels_and_masks(graph)[0], torch.Generator().manual_seed(1)
+    train, val, test = random_splits(labels, generator=generator, splits=4)
     return replace(graph, train_mask=train, val_mask=val, test_mask=test)
 
 
@@ -63,23 +70,23 @@ def test_resplit_nodes_are_the_splits_own_with_the_same_class_counts() -> None:
     assert len({tuple(row) for row in inner_train.t().tolist()}) > 5
 
 
-def test_settings_differ_and_the_first_changes_nothing() -> None:
+def test_drawn_settings_are_distinct_and_start_with_the_default() -> None:
     found = draw_settings(RANGES, 10, 0)
     assert found[0] == {}
-    assert len(found) == 5  # four there are, and none
+    assert len(found) == 5
     assert draw_settings({}, 10, 0) == [{}]
     assert draw_settings({"width": (4, 8)}, 10, 0)[0] == {}  # of one alone, both values are drawn
     assert sorted(one["width"] for one in draw_settings({"width": (4, 8)}, 10, 0)[1:]) == [4, 8]
     assert draw_settings(RANGES, 3, 0) == draw_settings(RANGES, 3, 0)
 
 
-def test_the_first_setting_is_tried_alone_before_all_are_drawn() -> None:
+def test_the_values_of_the_first_setting_are_tried_first() -> None:
     ranges = {"objective": ("a", "b", "c"), "hops": (2, 1), "rate": (0.1, 0.2, 0.3)}
     found = draw_settings(ranges, 9, 0)
     assert found[:3] == [{}, {"objective": "b"}, {"objective": "c"}]
     assert all(one.keys() == ranges.keys() for one in found[3:])
     assert draw_settings(ranges, 2, 0) == found[:2]
-    assert draw_settings(ranges, 6, 0) == found[:6]  # who is given more tries the same ones first
+    assert draw_settings(ranges, 6, 0) == found[:6]  # a larger budget starts with the same ones
     assert draw_settings(ranges, 9, 1)[3:] != found[3:]
     every = draw_settings(ranges, 1000, 0)
     assert len(every) == len({str(one) for one in every}) == 18 + 1
@@ -87,18 +94,11 @@ def test_the_first_setting_is_tried_alone_before_all_are_drawn() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dgi", "mlp"])
-def test_no_choice_of_a_split_hangs_on_labels_of_its_test_nodes_in_any_split(
-    small_mixed: Graph, name: str
-) -> None:
-    graph = overlapping(small_mixed)
-    assert graph.labels is not None
-    assert graph.test_mask is not None
-    method = quick(name)
-    before = run_nested(method, graph, seeds=[0], budget=SearchBudget(4), device="cpu").results["nested"]  # type: ignore[arg-type]
+def test_no_choice_of_a_split_depends_on_labels_of_its_test_nodes(small_mixed: Graph, name: str) -> None:
+    graph, method = overlapping(small_mixed), quick(name)
+    before = nested(method, graph, 4)
     for split in range(2):
-        hidden = graph.test_mask[:, split]
-        turned = replace(graph, labels=torch.where(hidden, (graph.labels + 1) % 5, graph.labels))
-        after = run_nested(method, turned, seeds=[0], budget=SearchBudget(4), device="cpu").results["nested"]  # type: ignore[arg-type]
+        after = nested(method, turned(graph, split), 4)
         assert after.chosen[0][split] == before.chosen[0][split]
         assert after.validation.values[0][split] == before.validation.values[0][split]
         assert after.probe.values[0][split] != before.probe.values[0][split]
@@ -106,12 +106,11 @@ def test_no_choice_of_a_split_hangs_on_labels_of_its_test_nodes_in_any_split(
     assert "its own training and validation nodes" in before.as_dict()["protocol_in_words"]
 
 
-def test_a_choice_that_other_splits_would_turn_stays(small_mixed: Graph) -> None:
+def test_labels_of_test_nodes_in_other_splits_do_not_change_a_choice(small_mixed: Graph) -> None:
     """One embedding knows the classes; the other knows those that the first split's test nodes are given."""
     graph = overlapping(small_mixed)
-    assert graph.labels is not None
-    assert graph.test_mask is not None
-    hidden, true = graph.test_mask[:, 0], graph.labels
+    true, _, _, test = labels_and_masks(graph)
+    hidden = test[:, 0]
     other = torch.where(hidden, (true + 1) % 5, true)
     blurred = torch.where(torch.arange(100) % 10 == 0, (true + 2) % 5, true)
     known = {
@@ -125,20 +124,16 @@ def test_a_choice_that_other_splits_would_turn_stays(small_mixed: Graph) -> None
     system = replace_struct(systems()["dgi"], ranges={"knows": ("true", "other")})
     method = replace(METHODS["dgi"], embed=embed, settings={"knows": "other"}, system=system)
     for labels in (true, other):
-        found = run_nested(
-            method, replace(graph, labels=labels), seeds=[0], budget=SearchBudget(3), device="cpu"
-        ).results["nested"]
+        found = nested(method, replace(graph, labels=labels), 3)
         assert found.params["tried"][found.chosen[0][0]["trial"]] == {"knows": "true"}
 
 
 def test_a_probe_is_chosen_by_its_mean_over_resplits(small_mixed: Graph) -> None:
     graph = overlapping(small_mixed)
-    assert graph.labels is not None
     noisy = graph.features + 2 * torch.randn(graph.features.shape, generator=torch.Generator().manual_seed(0))
     graph = replace(graph, features=noisy)
-    found = run_nested(METHODS["raw"], graph, seeds=[0], budget=SearchBudget(1), device="cpu")
-    taken = [one["strength"] for one in found.results["nested"].chosen[0]]
-    assert graph.labels is not None
+    taken = [one["strength"] for one in nested(METHODS["raw"], graph, 1).chosen[0]]
+    known, first, second, _ = labels_and_masks(graph)
     alone, rows = [], Trainer(METHODS["raw"], graph, None, torch.device("cpu")).embed(0, {})
     for split, (labels, train, val) in enumerate(SplitValidation(graph, torch.device("cpu"), 0).resplits):
         assert train.shape[1] == 10
@@ -152,12 +147,10 @@ def test_a_probe_is_chosen_by_its_mean_over_resplits(small_mixed: Graph) -> None
         near = best >= best.max() - error * (best.max() * (1 - best.max())) ** 0.5
         expected = L2_GRID[int(np.where(near, np.mean(loss, axis=0), np.inf).argmin())]
         assert taken[split] == expected
-        assert graph.train_mask is not None
-        assert graph.val_mask is not None
-        first, second = graph.train_mask[:, [split]], graph.val_mask[:, [split]]
-        single = probe_candidates(rows, graph.labels, first, second, second, by_column=False)
+        own = (first[:, [split]], second[:, [split]], second[:, [split]])
+        single = probe_candidates(rows, known, *own, by_column=False)
         alone.append(VALIDATION.choose({0: single})[0].setting["strength"])
-    assert alone != taken  # what one draw likes is another matter
+    assert alone != taken  # the choice on a single draw differs
 
 
 def test_every_method_with_settings_has_ranges() -> None:
@@ -175,10 +168,9 @@ OURS: dict[str, tuple[Any, ...]] = {
 
 
 def turned(graph: Graph, split: int) -> Graph:
-    """Other labels for a split's test nodes, in whichever split else they are used."""
-    assert graph.labels is not None
-    assert graph.test_mask is not None
-    return replace(graph, labels=torch.where(graph.test_mask[:, split], (graph.labels + 1) % 5, graph.labels))
+    """Return the graph with other labels for a split's test nodes, also where other splits use them."""
+    labels, _, _, test = labels_and_masks(graph)
+    return replace(graph, labels=torch.where(test[:, split], (labels + 1) % 5, labels))
 
 
 def searched(graph: Graph) -> tuple[dict[str, Row], list[list[float]], Changes]:
@@ -198,7 +190,7 @@ def searched(graph: Graph) -> tuple[dict[str, Row], list[list[float]], Changes]:
 
 
 @pytest.mark.slow
-def test_no_choice_of_a_split_in_a_table_hangs_on_labels_of_its_test_nodes(small_mixed: Graph) -> None:
+def test_no_choice_of_a_split_in_a_table_depends_on_labels_of_its_test_nodes(small_mixed: Graph) -> None:
     graph = overlapping(small_mixed)
     rows, liked, pooled = searched(graph)
     others = {split: searched(turned(graph, split)) for split in (0, 2)}
@@ -222,7 +214,7 @@ def listed(graph: Graph) -> Tuned:
     return tune_from_list(graph, space, SearchBudget(6), models=1, study="mine", device="cpu")
 
 
-def test_no_choice_of_a_split_from_a_list_hangs_on_labels_of_its_test_nodes(small_mixed: Graph) -> None:
+def test_no_choice_of_a_split_from_a_list_depends_on_labels_of_its_test_nodes(small_mixed: Graph) -> None:
     graph = overlapping(small_mixed)
     before = listed(graph)
     others = {split: listed(turned(graph, split)) for split in range(2)}
@@ -235,7 +227,7 @@ def test_no_choice_of_a_split_from_a_list_hangs_on_labels_of_its_test_nodes(smal
     )  # one setting for all splits: pooled
 
 
-def test_what_a_classifier_was_tried_with_is_what_it_was_trained_with(
+def test_a_classifier_records_the_settings_it_was_trained_with(
     small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Settings that share the system's own train as one stack, so that a time limit cuts no beginning off."""
@@ -266,7 +258,7 @@ def test_what_a_classifier_was_tried_with_is_what_it_was_trained_with(
 
 
 @pytest.mark.parametrize("scaling", ["rows", "columns"])
-def test_a_search_begins_with_the_smoothing_that_a_fit_takes(scaling: str) -> None:
+def test_the_first_smoothing_of_a_search_is_that_of_a_fit(scaling: str) -> None:
     graph = mixed_graph(100, homophily=1.0, words=60, splits=2)
     model = H3GNN.from_preset(
         "single", **TINY | {"epochs": 1}, smoothing="auto", scale_features=scaling, undirected=False
@@ -290,8 +282,7 @@ def noisy(classes: torch.Tensor, noise: float, seed: int) -> torch.Tensor:
 @pytest.fixture
 def shown(small_mixed: Graph) -> tuple[Method, Callable[[str, int], torch.Tensor]]:
     """A method that shows noise, clusters of its own, or classes in some noise."""
-    labels = small_mixed.labels
-    assert labels is not None
+    labels = labels_and_masks(small_mixed)[0]
 
     def rows(shows: str, seed: int) -> torch.Tensor:
         kinds = {"noise": (OWN, 9.0), "clusters": (OWN, 0.05), "classes": (labels, 0.35)}
@@ -308,7 +299,7 @@ def clustered(method: Method, graph: Graph) -> dict[str, Any]:
     return search_clusterings(method, graph, [0, 1], SearchBudget(4), torch.device("cpu"))
 
 
-def test_labels_have_no_part_in_the_choice_without_labels(
+def test_clusters_without_labels_are_chosen_without_labels(
     small_mixed: Graph, shown: tuple[Method, Callable[[str, int], torch.Tensor]]
 ) -> None:
     method, rows = shown
@@ -321,9 +312,8 @@ def test_labels_have_no_part_in_the_choice_without_labels(
         "by validation labels": {"shows": "classes"},
         "by all labels": {"shows": "classes"},
     }
-    assert small_mixed.labels is not None
     for seed in range(2):  # each seed's values are those of its own training
-        wanted = cluster_scores(rows("clusters", seed), small_mixed.labels, seeds=(seed,))
+        wanted = cluster_scores(rows("clusters", seed), labels_and_masks(small_mixed)[0], seeds=(seed,))
         for name in MEASURES:
             assert found["choices"]["without labels"]["values"][name][seed] == wanted[name][0]
     other = clustered(method, replace(small_mixed, labels=OWN))
@@ -333,7 +323,7 @@ def test_labels_have_no_part_in_the_choice_without_labels(
         assert other["choices"][name]["changes"] == {"shows": "clusters"}
 
 
-def test_when_the_time_is_over_no_further_setting_is_begun(
+def test_no_setting_starts_after_the_time_limit(
     small_mixed: Graph,
     shown: tuple[Method, Callable[[str, int], torch.Tensor]],
     monkeypatch: pytest.MonkeyPatch,
@@ -392,7 +382,7 @@ def test_a_preset_names_its_study_and_counts_its_trials() -> None:
     H3GNN.from_settings(params)
 
 
-def test_a_study_holds_every_trial_and_what_was_taken() -> None:
+def test_a_record_has_every_trial_and_the_choice() -> None:
     record = preset_of(RECORD, CHOSEN, NESTED, ABOUT).record
     assert record["search"]["space"] == RECORD["ranges"]
     assert record["search"]["eval_epochs"] == [5, 10]
@@ -404,7 +394,7 @@ def test_a_study_holds_every_trial_and_what_was_taken() -> None:
     assert taken["looks"] == [[5, 0.0, 0.75], [5, 0.5, 0.8], [10, 0.0, 0.8]]
 
 
-def test_the_preset_is_what_was_chosen_where_stored_scores_are_equal() -> None:
+def test_a_preset_is_the_choice_even_if_stored_scores_are_equal() -> None:
     other = {"epochs": 10, "smoothing": 0.5}
     record = {**RECORD, "candidates": [[1, CHOSEN, [0.8, 0.8]], [0, other, [0.8, 0.8]]]}
     record["candidates"][0][1] = {"epochs": 10, "smoothing": 0.0}
@@ -413,7 +403,7 @@ def test_the_preset_is_what_was_chosen_where_stored_scores_are_equal() -> None:
     assert tuned.params["objective"] == "teacher"
 
 
-def test_a_list_keeps_to_what_may_be_chosen(small_mixed: Graph) -> None:
+def test_a_list_stays_within_the_space(small_mixed: Graph) -> None:
     space = Space({"objective": ("decorrelation",), "smoothing": (0.5,)}, start=None).restricted(
         {"channels": [8], "heads": [2], "epochs": [1], "hops": [2, 1]}
     )

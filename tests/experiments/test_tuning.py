@@ -20,10 +20,11 @@ from torch import Tensor
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.criteria import cluster_accuracy
 from h3gnn.experiments import studies
+from h3gnn.experiments.run import labels_and_masks
 from h3gnn.experiments.spaces import SPACES, Space, with_objectives
 from h3gnn.experiments.studies import check_study, fail_orphans, finished, open_study, storage_errors
 from h3gnn.experiments.tune import Budget, ScoredTrial, Searcher, Tuned, start_of, tune
-from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.graph import Graph, first_splits
 from h3gnn.storage.runs import made_with
 from tests.rejects import rejects
 
@@ -44,13 +45,11 @@ def run(
 @pytest.fixture(scope="module")
 def complete(small_mixed: Graph, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tuned, str]:
     """An uninterrupted search, and its storage."""
-    storage = f"sqlite:///{tmp_path_factory.mktemp('complete')}/study.db"
+    storage = f"{tmp_path_factory.mktemp('complete')}/study.log"  # a journal; a database is slower
     return run(small_mixed, storage), storage
 
 
-def test_a_search_ends_in_a_preset_that_the_estimator_takes(
-    small_mixed: Graph, complete: tuple[Tuned, str]
-) -> None:
+def test_a_search_returns_a_preset_for_the_estimator(small_mixed: Graph, complete: tuple[Tuned, str]) -> None:
     found = complete[0]
     assert found.params["epochs"] in (1, 2)
     assert found.params["n_models"] == 3
@@ -71,7 +70,7 @@ def test_a_search_ends_in_a_preset_that_the_estimator_takes(
     assert embedding.shape == (100, 3 * 8 * (2 + found.params["hops"]))
 
 
-def test_a_committee_is_searched_from_the_default_on(small_mixed: Graph) -> None:
+def test_the_first_trial_of_a_committee_is_the_default(small_mixed: Graph) -> None:
     space = SPACES["committee"].restricted({"channels": [8], "hops": [2, 1], "smoothing": [0.0, 0.5]})
     found = run(small_mixed, trials=2, space=space, finalists=1)
     tried = [trial["params"] for trial in found.record["trials"]]
@@ -143,17 +142,10 @@ def test_clusters_are_scored_on_validation_nodes_alone() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"probed": True}, {"objective": "clustering"}])
-def test_the_labels_of_test_nodes_change_nothing(small_mixed: Graph, options: dict[str, Any]) -> None:
-    assert small_mixed.labels is not None
-    assert small_mixed.test_mask is not None
-    one = replace(
-        small_mixed,
-        train_mask=small_mixed.train_mask[:, :1],  # type: ignore[index]
-        val_mask=small_mixed.val_mask[:, :1],  # type: ignore[index]
-        test_mask=small_mixed.test_mask[:, :1],
-    )
-    hidden, labels = small_mixed.test_mask[:, 0], small_mixed.labels
-    garbled = replace(one, labels=torch.where(hidden, labels.max() - labels, labels))
+def test_labels_of_test_nodes_do_not_matter(small_mixed: Graph, options: dict[str, Any]) -> None:
+    one = first_splits(small_mixed, 1)
+    labels, _, _, test = labels_and_masks(one)
+    garbled = replace(one, labels=torch.where(test[:, 0], labels.max() - labels, labels))
     first, second = (run(graph, trials=2, finalists=1, models=1, **options) for graph in (one, garbled))
     assert first.record == second.record
     assert 0 < first.made["score"] <= 1
@@ -237,12 +229,14 @@ def test_a_study_continues(small_mixed: Graph, tmp_path: Path, complete: tuple[T
     assert without_numbers(second) == without_numbers(complete[0])
 
 
-@pytest.mark.parametrize("after", [0, 1, 4, 6, 9])
+@pytest.mark.parametrize(
+    ("after", "form"), [*((n, "{}/x.log") for n in (0, 1, 6, 9)), (4, "sqlite:///{}/x.db")]
+)
 def test_an_interrupted_search_ends_where_an_uninterrupted_one_does(
-    small_mixed: Graph, complete: tuple[Tuned, str], tmp_path: Path, after: int
+    small_mixed: Graph, complete: tuple[Tuned, str], tmp_path: Path, after: int, form: str
 ) -> None:
     """An interruption before any write of a trial to the storage."""
-    storage, left = f"sqlite:///{tmp_path}/study.db", [after]
+    storage, left = form.format(tmp_path), [after]
 
     def dying(usual: Callable[..., Any]) -> Callable[..., Any]:
         def write(*arguments: Any, **options: Any) -> Any:
@@ -262,7 +256,7 @@ def test_an_interrupted_search_ends_where_an_uninterrupted_one_does(
 
 
 @pytest.mark.filterwarnings("ignore:Heartbeat of storage")
-def test_the_trial_of_a_dead_process_is_repeated_and_others_are_left_alone(
+def test_trials_of_dead_processes_are_repeated(
     small_mixed: Graph, tmp_path: Path, complete: tuple[Tuned, str]
 ) -> None:
     storage = f"sqlite:///{tmp_path}/study.db"
@@ -279,11 +273,14 @@ def test_the_trial_of_a_dead_process_is_repeated_and_others_are_left_alone(
     assert all(study.trials[one.number].state.name == "RUNNING" for one in running)
 
 
-def test_a_study_of_another_graph_is_rejected(small_mixed: Graph, path_graph: Graph, tmp_path: Path) -> None:
-    storage = str(tmp_path / "study.log")  # a journal; the database is tested above
-    run(small_mixed, storage, trials=2, finalists=1, models=1)
-    with rejects("study-mismatch"):
-        open_study(path_graph, "study", storage, "validation")
+def test_a_study_of_another_graph_or_objective_is_rejected(
+    small_mixed: Graph, path_graph: Graph, tmp_path: Path
+) -> None:
+    storage = f"sqlite:///{tmp_path}/study.db"
+    open_study(small_mixed, "study", storage, "validation")
+    for graph, objective in ((path_graph, "validation"), (small_mixed, "clustering")):
+        with rejects("study-mismatch"):
+            open_study(graph, "study", storage, objective)
 
 
 def test_a_study_of_another_space_is_rejected(small_mixed: Graph, complete: tuple[Tuned, str]) -> None:
@@ -337,14 +334,14 @@ def _other_database(path: Path) -> str:
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_a_storage_that_cannot_be_used_is_one_sentence(tmp_path: Path, small_mixed: Graph, case: str) -> None:
+def test_an_unusable_storage_is_rejected(tmp_path: Path, small_mixed: Graph, case: str) -> None:
     with rejects("storage") as caught:
         open_study(small_mixed, "study", DAMAGED[case](tmp_path), "validation")
     assert len(caught.message.splitlines()) == 1
     assert "secret" not in caught.message
 
 
-def test_a_locked_database_is_one_sentence(
+def test_a_locked_database_is_rejected(
     tmp_path: Path, small_mixed: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = f"sqlite:///{tmp_path}/x.db"
@@ -359,7 +356,7 @@ def test_a_locked_database_is_one_sentence(
     open_study(small_mixed, "another", storage, "validation")
 
 
-def test_a_full_disk_during_a_search_is_one_sentence(
+def test_a_full_disk_during_a_search_is_reported(
     small_mixed: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: optuna.Trial, value: float, step: int) -> None:

@@ -8,13 +8,13 @@ import pytest
 
 from reproduction.origin import PACKAGE, PARTS, code, fingerprint_of, modules_of
 
-CODE = '''"""What it is."""
+CODE = '''"""A module."""
 def one(values, end=None):
-    """Say what and why."""
+    """Slice."""
     first = values[:end]  # a comment
     return first
 NUMBER = 3
-"""What the number is."""
+"""A number."""
 '''
 
 
@@ -23,7 +23,7 @@ def fingerprint(folder: Path, text: str, name: str = "one.py") -> str:
     return fingerprint_of([folder / name], folder)
 
 
-def test_words_about_the_code_change_no_fingerprint(tmp_path: Path) -> None:
+def test_comments_and_layout_do_not_change_the_fingerprint(tmp_path: Path) -> None:
     plain = (
         "def one(values,\n        end = None):\n    first = (values[:end])\n\n    return first\nNUMBER = 3\n"
     )
@@ -45,11 +45,11 @@ def test_words_about_the_code_change_no_fingerprint(tmp_path: Path) -> None:
         ("    return first", "return_first"),
     ],
 )
-def test_code_that_does_something_else_has_another_fingerprint(tmp_path: Path, old: str, new: str) -> None:
+def test_changed_code_has_another_fingerprint(tmp_path: Path, old: str, new: str) -> None:
     assert fingerprint(tmp_path, CODE.replace(old, new)) != fingerprint(tmp_path, CODE)
 
 
-def test_a_module_under_another_name_has_another_fingerprint(tmp_path: Path) -> None:
+def test_a_renamed_module_has_another_fingerprint(tmp_path: Path) -> None:
     assert fingerprint(tmp_path, CODE, "two.py") != fingerprint(tmp_path, CODE)
 
 

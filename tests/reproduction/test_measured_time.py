@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {"epochs": 7, "channels": 8, "heads": 2, "n_models": 2}
 
 
-def test_an_epoch_by_hand() -> None:
+def test_seconds_per_epoch_by_hand() -> None:
     # three epochs of 1 s and one that started something up
     assert TimedFit(total=13.0, epochs=5, between=[[9.0, 1.0, 1.0, 1.0]]).epoch == 1.0
     # two groups of models, one after the other: an epoch of all is one of each
@@ -28,7 +28,7 @@ def test_an_epoch_by_hand() -> None:
 
 
 @pytest.mark.parametrize("params", [SMALL, {"method": "dgi", "epochs": 7, "width": 8}])
-def test_epochs_are_a_part_of_the_whole(params: dict[str, Any], small_mixed: Graph) -> None:
+def test_epochs_take_less_than_the_whole_fit(params: dict[str, Any], small_mixed: Graph) -> None:
     fit = timed_fit(params, small_mixed, CPU)
     assert fit.epochs == 7
     assert [len(some) for some in fit.between] == [6]
@@ -36,7 +36,7 @@ def test_epochs_are_a_part_of_the_whole(params: dict[str, Any], small_mixed: Gra
     assert 0 < fit.epoch * fit.epochs <= fit.total
 
 
-def test_a_system_that_stops_early_tells_the_epochs_that_it_made(small_mixed: Graph) -> None:
+def test_early_stopping_counts_the_trained_epochs(small_mixed: Graph) -> None:
     # a rate of 0 leaves a loss that falls by chance alone: patience ends it soon
     params = {"method": "dgi", "epochs": 200, "width": 8, "patience": 2, "learning_rate": 0.0}
     fit = timed_fit(params, small_mixed, CPU)
@@ -44,7 +44,7 @@ def test_a_system_that_stops_early_tells_the_epochs_that_it_made(small_mixed: Gr
     assert fit.epoch * fit.epochs <= fit.total
 
 
-def test_one_fit_gives_both_figures(monkeypatch: pytest.MonkeyPatch, small_mixed: Graph) -> None:
+def test_one_fit_gives_both_times(monkeypatch: pytest.MonkeyPatch, small_mixed: Graph) -> None:
     fits = []
 
     def once(*given: Any) -> TimedFit:

@@ -1,9 +1,10 @@
-"""Cells are kept one by one, and tables say what was kept."""
+"""Cells are stored one by one, and tables are written from them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -13,6 +14,7 @@ import torch
 
 from h3gnn.baselines import Progress
 from h3gnn.evaluation.clustering import MEASURES
+from h3gnn.evaluation.evaluator import PROBES
 from h3gnn.evaluation.results import RepeatedScore, Result
 from h3gnn.experiments import workers
 from h3gnn.experiments.workers import Finished
@@ -36,8 +38,9 @@ QUICK = Scope(quick=True)
 
 @pytest.fixture
 def small_benchmarks(monkeypatch: pytest.MonkeyPatch, small_mixed: Graph) -> Iterator[Graph]:
-    """Every benchmark is the small built-in graph."""
+    """Every benchmark is the small built-in graph, and the paper's probe makes few steps."""
     monkeypatch.setattr(running, "load", lambda name: small_mixed)
+    monkeypatch.setitem(PROBES, "gradient", partial(PROBES["gradient"], steps=10, every=5))
     running.graph_of.cache_clear()
     yield small_mixed
     running.graph_of.cache_clear()
@@ -56,7 +59,7 @@ def run(out: Path) -> Outcome:
     return reproduce([TWO_CELLS], QUICK, out)
 
 
-def test_a_second_call_runs_only_what_is_missing_and_the_table_is_what_is_kept(
+def test_a_second_call_runs_only_missing_cells(
     small_benchmarks: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt, begun = workers.attempt, list[Cell]()
@@ -149,7 +152,7 @@ def made_table(rows: list[Row], name: str = "classification") -> dict[str, Any]:
     }
 
 
-def test_a_table_sets_rules_of_choosing_side_by_side_and_says_what_each_adds(tmp_path: Path) -> None:
+def test_a_table_compares_the_protocols(tmp_path: Path) -> None:
     paper, ours, untuned = "the paper's method, Prob", "H3GNN, tuned", "H3GNN, untuned"
     given = {"tried": [{}] * 5, "allowed": {"trials": 8, "seconds": 20, "looks": []}, "searched_s": 20.4}
     searched = {"tried": [{}] * 9, "allowed": {"trials": 9, "looks": [5, 10]}}
@@ -192,7 +195,7 @@ def test_a_table_sets_rules_of_choosing_side_by_side_and_says_what_each_adds(tmp
     assert f"| {untuned} | here, `pooled`" not in page
 
 
-def test_the_radar_has_what_no_other_split_and_no_test_node_chose() -> None:
+def test_the_radar_shows_nested_or_validation_results() -> None:
     rows = [
         made_row("H3GNN, tuned", "texas", 0.8, 0.9),
         made_row("H3GNN, tuned", "texas", 1.0, protocol="pooled"),
@@ -206,7 +209,7 @@ def test_the_radar_has_what_no_other_split_and_no_test_node_chose() -> None:
     assert (found["percent"], found["protocol"]) == (70.0, "validation")
 
 
-def test_clusters_without_labels_stand_apart_from_those_that_labels_chose() -> None:
+def test_clusterings_chosen_by_labels_have_their_own_table() -> None:
     values = {choice: [0.5 + 0.1 * place] * 2 for place, choice in enumerate(CHOICES)}
     choices = {
         choice: {"changes": {}, "values": dict.fromkeys(MEASURES, found)} for choice, found in values.items()
@@ -234,7 +237,7 @@ def keys_of(name: str) -> set[str]:
     return set(plan(lines_of(tables()[name], QUICK), QUICK))
 
 
-def test_runs_that_tables_share_are_planned_once(small_benchmarks: Graph) -> None:
+def test_shared_runs_are_planned_once(small_benchmarks: Graph) -> None:
     first = keys_of("classification")
     assert keys_of("radar") < first
     recent = plan(lines_of(tables()["recent"], QUICK), QUICK)
@@ -245,7 +248,7 @@ def test_runs_that_tables_share_are_planned_once(small_benchmarks: Graph) -> Non
         assert not keys_of(name) & first
 
 
-def test_a_table_says_what_each_row_is_given_and_by_which_rules_it_is_told() -> None:
+def test_each_row_has_its_budget_and_protocols() -> None:
     lines = {(one.method, one.graph): one.cells[0] for one in lines_of(tables()["classification"], Scope())}
     tuned, untuned = lines["H3GNN, tuned", "texas"].params, lines["H3GNN, untuned", "texas"].params
     assert tuned["allowance"]["trials"] > 1
@@ -261,7 +264,7 @@ def test_a_table_says_what_each_row_is_given_and_by_which_rules_it_is_told() -> 
     assert paper["settings"]["epochs"] == max(paper["allowance"]["looks"]) == 50
 
 
-def test_rows_that_are_set_against_one_another_have_searches_of_one_size() -> None:
+def test_rows_that_are_compared_have_the_same_budget() -> None:
     for name in ("ablation", "mask-ratio"):
         cells = [line.cells[0].params for line in lines_of(tables()[name], Scope())]
         assert len({str(params["allowance"]) for params in cells}) == 1
@@ -278,8 +281,7 @@ def store() -> ResultStore:
 
 
 @pytest.mark.parametrize("name", [name for name in tables() if name != "efficiency"])
-def test_the_stored_cells_are_found_again(store: ResultStore, name: str) -> None:
-    """Stored cells have the keys that the specifications give; efficiency depends on the machine."""
+def test_stored_cells_have_the_keys_of_the_specifications(store: ResultStore, name: str) -> None:
     sha256 = {graph: next(iter(records.values()))["sha256"] for graph, records in store.groups.items()}
     missing = {
         f"{line.method} on {line.graph}"
@@ -303,15 +305,14 @@ def test_a_changed_cell_has_another_key(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(keys | {cell.key("a")}) == len(others) + 3
 
 
-def test_a_setting_that_was_not_there_before_leaves_the_key() -> None:
-    """Settings that a cell does not name are what they were before there was a choice."""
+def test_a_new_setting_with_its_old_value_keeps_the_key() -> None:
     old, new = ({"settings": settings} for settings in ({"epochs": 3}, {"epochs": 3, "loss": "squared"}))
     assert Cell("method", "texas", old).key("a") == Cell("method", "texas", new).key("a")
     other = {"settings": {"epochs": 3, "loss": "cosine"}}
     assert Cell("method", "texas", old).key("a") != Cell("method", "texas", other).key("a")
 
 
-def test_the_page_is_what_the_results_give() -> None:
+def test_the_page_matches_the_results() -> None:
     results = ROOT / "results"
     page = (ROOT / "docs" / "reproduction.md").read_text()
     words = "is not what the results and today's code give: `make reproduce ARGS=--document` writes it"
@@ -324,7 +325,7 @@ def test_the_page_is_what_the_results_give() -> None:
         assert (results / f"{name}.md").read_text() == markdown_of(stored), f"results/{name}.md {words}"
 
 
-def test_a_table_says_where_its_rows_were_made_and_what_has_changed() -> None:
+def test_a_table_names_the_commits_of_its_rows_and_the_changed_code() -> None:
     here = {"commit": "a1", "code": code()}
     there = {"commit": "b2+changes", "code": {**code(), "training": "0", "presets": "0"}}
     rows: list[Row] = [{"origin": there}, {"origin": here}, {"origin": None}, {}, {"origin": here}]
@@ -337,7 +338,7 @@ def test_a_table_says_where_its_rows_were_made_and_what_has_changed() -> None:
     assert made_at([{}]) == "The commit at which these rows were made is not recorded."
 
 
-def test_cells_of_before_there_was_an_origin_are_read(small_benchmarks: Graph, tmp_path: Path) -> None:
+def test_cells_without_an_origin_are_read(small_benchmarks: Graph, tmp_path: Path) -> None:
     table = replace(tables()["datasets"], graphs=("texas",))
     assert reproduce([table], QUICK, tmp_path).run == 1
     path = tmp_path / "cells" / "texas.json"
@@ -350,11 +351,11 @@ def test_cells_of_before_there_was_an_origin_are_read(small_benchmarks: Graph, t
 @pytest.mark.parametrize(
     ("epochs", "expected"), [(0, [0]), (3, [1, 2, 3]), (100, [1, 4, 9, 16, 25, 36, 49, 64, 81, 100])]
 )
-def test_looks_are_close_together_at_the_start(epochs: int, expected: list[int]) -> None:
+def test_evaluated_epochs_are_denser_at_the_start(epochs: int, expected: list[int]) -> None:
     assert look_epochs(epochs, 10) == expected
 
 
-def test_what_is_not_tuned_is_scored_by_validation_nodes(small_mixed: Graph) -> None:
+def test_untuned_methods_choose_on_validation_nodes(small_mixed: Graph) -> None:
     entry = next(one for one in tables()["classification"].entries if one.title == "MUSE")
     table = replace(tables()["classification"], graphs=("texas",), entries=(entry,))
     (line,) = lines_of(table, QUICK)
@@ -364,7 +365,7 @@ def test_what_is_not_tuned_is_scored_by_validation_nodes(small_mixed: Graph) -> 
     assert all("tried" not in row["params"] for row in out["rows"])
 
 
-def test_kept_cells_are_written_without_running_others(small_benchmarks: Graph, tmp_path: Path) -> None:
+def test_stored_cells_are_written_without_running_others(small_benchmarks: Graph, tmp_path: Path) -> None:
     one, two = (replace(tables()["datasets"], graphs=graphs) for graphs in (("texas",), ("texas", "cora")))
     reproduce([one], QUICK, tmp_path)
     outcome = reproduce([two], QUICK, tmp_path, run=False)
@@ -374,12 +375,12 @@ def test_kept_cells_are_written_without_running_others(small_benchmarks: Graph, 
     assert written["missing"] == ["graph on cora"]
 
 
-def test_help_lists_every_experiment() -> None:
+def test_help_lists_every_table() -> None:
     (name,) = get_type_hints(command, include_extras=True)["name"].__metadata__
     listed = name.help.partition("one of ")[2].rstrip(".").split(", ")
     assert listed == list(tables())
 
 
-def test_an_unknown_experiment_is_named() -> None:
+def test_an_unknown_table_is_rejected() -> None:
     with rejects("unknown-table"):
         find_tables("tabel")

@@ -1,4 +1,4 @@
-"""The theory is measured with numbers that are known by hand, and its sentences follow the numbers."""
+"""Measurements of the theory against values computed by hand, and the verdicts on its claims."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 from reproduction import claims, running
 from reproduction import claims as readings
@@ -29,6 +28,7 @@ from reproduction.theory import (
     source_of,
     walk,
 )
+from tests.rejects import rejects
 
 QUICK = Scope(quick=True)
 PARAMS = QUICK.settings_of("paper", mask="random", objective="teacher", precision="float32", epochs=4)
@@ -63,7 +63,7 @@ class Quadratic:
         return 0.5 * (self.curvature * theta.square()).sum(dim=1)
 
 
-def test_a_quadratic_contracts_by_the_factor_worked_by_hand() -> None:
+def test_contraction_of_a_quadratic() -> None:
     """θ ← (1 − ηc) θ in every coordinate: the distance by 0.9², the gap of the loss too."""
     quadratic: Any = Quadratic([2.0, 2.0])
     descent, looks = Descent(quadratic, rate=0.05), [0, 1, 4, 9, 16, 25]
@@ -75,7 +75,7 @@ def test_a_quadratic_contracts_by_the_factor_worked_by_hand() -> None:
     assert readings.epochs_until(looks, found["distance"], 0.001) == math.inf
 
 
-def test_where_a_run_was_looked_at_does_not_move_its_factor() -> None:
+def test_the_factor_does_not_depend_on_the_evaluated_epochs() -> None:
     """The first half falls by 0.9 per epoch and the second by 0.5; many looks at one half count once."""
     curve = {epoch: 0.9**epoch if epoch < 6 else 0.9**6 * 0.5 ** (epoch - 6) for epoch in range(13)}
     even = readings.contraction(list(curve), list(curve.values()))
@@ -87,7 +87,7 @@ def test_where_a_run_was_looked_at_does_not_move_its_factor() -> None:
     assert math.isnan(readings.contraction([0, 1], [1.0, 0.0]))
 
 
-def test_gradients_of_a_quadratic_change_as_its_curvature_says() -> None:
+def test_smoothness_and_convexity_of_a_quadratic() -> None:
     """Curvatures 4 and 1 of the encoder and 3 of the decoder, which is no part of the encoder's gradient."""
     quadratic: Any = Quadratic([4.0, 1.0, 3.0])
     before = quadratic.place()
@@ -101,14 +101,14 @@ def test_gradients_of_a_quadratic_change_as_its_curvature_says() -> None:
     assert descent.measured([before, torch.zeros(1, 3)])["convexity"] == [[pytest.approx(8 / 3)]]
 
 
-def test_the_largest_rate_is_taken_with_which_the_loss_falls() -> None:
+def test_the_largest_stable_learning_rate_is_used() -> None:
     """θ ← (1 − η c) θ falls where η < 2 / c: with c = 3000, 0.0003 is the first of the list."""
     rate, changes, found = descend(lambda: Quadratic([3000.0, 3000.0]), [0, 1], 4)  # type: ignore[return-value, arg-type]
     assert rate == 0.0003
     assert np.shape(changes["smoothness"]) == np.shape(found["gap"]) == (1, 2)
     with pytest.raises(LossRoseError):
         Descent(Quadratic([3000.0, 3000.0]), 0.001).advance(0)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="no learning rate"):
+    with rejects("no-learning-rate"):
         descend(lambda: Quadratic([1e9, 1e9]), [0], 4)  # type: ignore[arg-type, return-value]
 
 
@@ -119,7 +119,7 @@ def asked_of(graph: Graph, objective: str) -> Asked:
     return asked
 
 
-def test_both_objectives_have_one_start_and_one_mask_and_their_own_loss(small_mixed: Graph) -> None:
+def test_both_objectives_share_start_and_mask(small_mixed: Graph) -> None:
     teacher, decoder = (asked_of(small_mixed, one) for one in ("teacher", "features"))
     assert torch.equal(teacher.mask, decoder.mask)
     assert teacher.mask.sum(dim=1).tolist() == [50, 50]
@@ -139,7 +139,7 @@ def test_both_objectives_have_one_start_and_one_mask_and_their_own_loss(small_mi
     assert all(torch.equal(one.get_state(), two.get_state()) for one, two in drawn)
 
 
-def test_a_look_leaves_the_run_as_it_was_and_hears_decoder_and_teacher(small_mixed: Graph) -> None:
+def test_measuring_does_not_change_the_run(small_mixed: Graph) -> None:
     for objective in ("teacher", "features"):
         asked = asked_of(small_mixed, objective)
         descent = Descent(asked, 1e-5)
@@ -164,7 +164,7 @@ def test_the_error_without_a_mask_is_the_approximation_error(small_mixed: Graph)
     assert found["shift"][1][-1] == pytest.approx((by_hand.norm() / features.norm()).item(), rel=1e-5)
 
 
-def test_slope_and_intercept_are_those_of_the_line() -> None:
+def test_slope_and_intercept_of_a_line() -> None:
     assert readings.line([0, 1, 2], [1, 3, 5]) == pytest.approx((2, 1))
     assert readings.line([0, 1, 5], [0, 1, 100], [1, 1, 0]) == pytest.approx((1, 0))
 
@@ -210,7 +210,7 @@ def verdicts(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> list[str]:
     return [claim.sentence(found) for claim in claims.CLAIMS if claim.quantity is not None]
 
 
-def test_the_sentences_flip_when_the_numbers_do() -> None:
+def test_verdicts_follow_the_numbers() -> None:
     seen, not_seen = verdicts([(FAST, SLOW)]), verdicts([({**SLOW, "rank": 0.5}, FAST)])
     flips = [
         claims.CLAIMS.index(claim)

@@ -140,16 +140,12 @@ class Comparing:
     """The input of every method of a comparison.
 
     Attributes:
-        graph: with labels and splits.
-        seeds: of the trainings.
         model: the settings of H3GNN and its device.
         grid: of the supervised methods.
         name: of the graph, for the results.
         top: the k of recall at k; by default the number of test nodes of the rare class.
-        settings: "default", "published" (its authors' settings for this graph, where they are known) or
-            "quick" (few epochs).
-        trials: number of settings of every method that are tried, of which each split chooses; 0 for the
-            method's own only.
+        settings: "default", "published" (the authors', where they are known) or "quick" (few epochs).
+        trials: number of settings of each method of which each split chooses; 0 for the method's own only.
         fixed: names of settings of H3GNN that no trial changes.
     """
 
@@ -245,8 +241,7 @@ def compare(
                 results[method.name] = stored
             reused(method, stored is not None)
     missing = [method.name for method in methods if method.name not in results]
-    watched = {method.name: partial(watch, method) for method in methods}
-    for name, result in _run(comparing, missing, min(jobs, len(missing)), watched):
+    for name, result in _run(comparing, missing, min(jobs, len(missing)), watch):
         ended(METHODS[name], result)
         if isinstance(result, Skipped):
             left_out[name] = result
@@ -266,24 +261,21 @@ def compare(
 
 
 def _run(
-    comparing: Comparing, names: Sequence[str], jobs: int, watched: Mapping[str, Progress]
+    comparing: Comparing, names: Sequence[str], jobs: int, watch: Callable[[Method, float], None]
 ) -> Iterator[tuple[str, Result | Skipped]]:
-    """Run methods, in this process or in several, and yield each as it ends.
-
-    An `InputError` or a lack of memory leaves a method out; any other exception ends the comparison.
-    """
+    """Run methods and yield each as it ends; only an `InputError` or a lack of memory leaves one out."""
     if jobs <= 1:
         for name in names:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", LabelWarning)  # shown once for all methods
-                    result = comparing.run(name, watched[name])
+                    result = comparing.run(name, partial(watch, METHODS[name]))
                 yield name, result
             except InputError as error:
                 yield name, Skipped.of(Finished(name, None, str(error), type(error).__name__))
         return
     for finished in in_processes(
-        names, comparing.run, jobs, threads=1, watch=lambda name, share: watched[name](share)
+        names, comparing.run, jobs, threads=1, watch=lambda name, share: watch(METHODS[name], share)
     ):
         if finished.record is not None:
             yield finished.task, finished.record

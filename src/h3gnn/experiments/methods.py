@@ -170,9 +170,7 @@ def as_printed(name: str, title: str, **settings: Any) -> Method:
     """Return the paper's method, with the ranges of its appendix for a search."""
     paper = {**preset("paper"), **settings}
     fixed = {key: value for key, value in paper.items() if key not in PAPER}
-    usual = {key: value for key, value in paper.items() if key in PAPER}
-    method = estimator(name, title, PAPER, **fixed)
-    return replace(method, settings={**fixed, **usual})
+    return replace(estimator(name, title, PAPER, **fixed), settings=paper)
 
 
 def supervised(system: System) -> Method:
@@ -231,7 +229,7 @@ def given(
 
 
 def find_grid(name: str) -> list[dict[str, Any]]:
-    """Return the points of a grid by its name, as plain values."""
+    """Return the points of a grid as plain values."""
     if name not in GRIDS:
         raise InputError(f"unknown grid {name!r}; the grids are {', '.join(GRIDS)}", code="unknown-grid")
     return [asdict(point) for point in GRIDS[name]]
@@ -260,9 +258,8 @@ def find_methods(names: str) -> list[Method]:
 
     The name of a group selects its systems and H3GNN; `all` selects every method.
     """
-    requested = [name.strip().lower() for name in names.split(",") if name.strip()]
-    selected = {name for one in requested for name in _expand(one)}
-    unknown = [name for name in requested if not _expand(name)]
+    requested = {one.strip().lower(): _expand(one.strip().lower()) for one in names.split(",") if one.strip()}
+    unknown = [name for name, found in requested.items() if not found]
     if unknown or not requested:
         near = [one for name in unknown for one in get_close_matches(name, METHODS, 1, 0.6)]
         raise InputError(
@@ -271,19 +268,17 @@ def find_methods(names: str) -> list[Method]:
             + f" The methods are {', '.join(METHODS)}; {', '.join(('all', *GROUPS))} select several",
             code="unknown-method",
         )
-    return [method for name, method in METHODS.items() if name in selected]
+    return [method for name, method in METHODS.items() if any(name in found for found in requested.values())]
 
 
 def _expand(name: str) -> list[str]:
     """Return the methods that a name selects: by name, group or the title of a system."""
-    if name == "all":
-        return list(METHODS)
+    if name == "all" or name in METHODS:
+        return list(METHODS) if name == "all" else [name]
+    systems_by_name = {one.name: one.system for one in METHODS.values() if one.system}
     if name in GROUPS:
-        own = [method.name for method in METHODS.values() if method.system and method.system.group == name]
-        return [*own, "h3gnn"]
-    if name in METHODS:
-        return [name]
-    return [one.name for one in METHODS.values() if one.system and one.system.title.lower() == name]
+        return [*(key for key, system in systems_by_name.items() if system.group == name), "h3gnn"]
+    return [key for key, system in systems_by_name.items() if system.title.lower() == name]
 
 
 def fit_and_report(model: H3GNN, graph: Graph, callback: Callback, eval_epochs: Sequence[int] = ()) -> None:

@@ -105,10 +105,8 @@ def collect_findings(
     told("principal directions", 0.0)
     reduced, members = reduce_all(embeddings), reduce_all(member_columns(model))
     scores, categories = _score(reduced, members, graph, measures, told)
-    categories, measures = (
-        (*categories, *own.categories),
-        (*measures, *own.measures, *_features(model, graph)),
-    )
+    categories = (*categories, *own.categories)
+    measures = (*measures, *own.measures, *_features(model, graph))
     told("neighbours", 1.0)
     nearest, similarity = nearest_nodes(reduced[TRAINED][kept])
     weights, changes = model_edges(model, graph, kept)
@@ -499,6 +497,5 @@ def node_measures(model: H3GNN, graph: Graph, attention: Floats | None) -> tuple
 
 def _figures(graph: Graph, dimensions: int) -> dict[str, int]:
     figures = {"nodes": graph.num_nodes, "edges": graph.num_edges, "features": graph.num_features}
-    if graph.num_classes:
-        figures["classes"] = graph.num_classes
-    return figures | {"dimensions": dimensions}
+    classes = {"classes": graph.num_classes} if graph.num_classes else {}
+    return {**figures, **classes, "dimensions": dimensions}

@@ -96,13 +96,9 @@ def reduce_all(embeddings: Mapping[str, Floats]) -> dict[str, Floats]:
 
 
 def _spaced(nodes: int, most: int) -> npt.NDArray[np.int64]:
-    """Return the positions of at most `most` evenly spaced nodes."""
-    return np.linspace(0, nodes - 1, min(nodes, most)).round().astype(np.int64)
-
-
-def _clustered(nodes: int) -> npt.NDArray[np.int64]:
-    """Return the nodes whose clusters are scored."""
-    return _spaced(nodes, nodes if nodes <= MANY else CLUSTERED)
+    """Return the positions of at most `most` evenly spaced nodes; of up to `MANY`, all."""
+    count = nodes if nodes <= MANY else min(nodes, most)
+    return np.linspace(0, nodes - 1, count).round().astype(np.int64)
 
 
 def _work_size(nodes: int) -> int:
@@ -229,7 +225,7 @@ def score_without_labels(
 
     def score(name: str) -> RepresentationScores:
         watch(name)
-        rows = embeddings[name][_clustered(len(clusters))]
+        rows = embeddings[name][_spaced(len(clusters), CLUSTERED)]
         found = [kmeans_clusters(rows, count, n_init=n_init, seed=seed) for seed in SEEDS]
         return RepresentationScores(name, None, {"silhouette": np.array(silhouettes(rows, found))})
 
@@ -249,7 +245,7 @@ def homophily_bin(homophily: Floats) -> npt.NDArray[np.int64]:
 
 def _agreement(embedding: Floats, labels: Tensor) -> dict[str, Floats]:
     """Return the agreement of k-means with the classes of the labelled nodes, for each seed."""
-    some, n_init = _clustered(len(embedding)), _n_init(embedding)
+    some, n_init = _spaced(len(embedding), CLUSTERED), _n_init(embedding)
     each = cluster_scores(embedding[some], labels[torch.from_numpy(some)], seeds=SEEDS, n_init=n_init)
     named = {"accuracy": "acc", "NMI": "nmi", "ARI": "ari"}
     return {name: np.array(each[measure]) for name, measure in named.items()}

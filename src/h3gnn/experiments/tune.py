@@ -135,10 +135,7 @@ def tune(
     """Search, train the best few with more models each, and return the best of those.
 
     Args:
-        graph: to learn from.
-        study: from `open_study`.
-        space: the values to choose from.
-        budget: of the search.
+        graph, study, space, budget: the study comes from `open_study`.
         models: `n_models` of the result, and of each finalist.
         finalists: number of the best trials that are trained again.
         repeats: trainings of each finalist, from different seeds; their mean counts.
@@ -148,8 +145,7 @@ def tune(
         splits: score trials on the first splits only; finalists are scored on all.
         clusters: for k-means; by default the number of classes, or 8.
         base: arguments of `H3GNN` that the space does not name; its defaults otherwise.
-        device: where to train.
-        seed: of the sampler and of the models.
+        device, seed: of the sampler and of the models.
         progress: called after each trial.
         scored: called with the epoch after each score of a trial.
     """
@@ -199,9 +195,7 @@ def tune(
 
 def start_of(space: Space) -> dict[str, Any]:
     """Return the arguments of `H3GNN` that a search in this space starts from."""
-    model = H3GNN() if space.start is None else H3GNN.from_preset(space.start)
-    params: dict[str, Any] = model.get_settings()
-    return params
+    return dict((H3GNN() if space.start is None else H3GNN.from_preset(space.start)).get_settings())
 
 
 def _about(study: str, graph: Graph) -> dict[str, Any]:
