@@ -38,6 +38,7 @@ def test_the_callers_arrays_are_not_changed_or_shared() -> None:
     features = np.eye(3, dtype=np.float32)
     edges, weights = EDGES.copy(), np.ones(4, dtype=np.float32)
     graph = check_graph(features, edges, edge_weight=weights)
+    assert graph.edge_weight is not None
     for part in (graph.features, graph.edge_index, graph.edge_weight):
         part.fill_(7)
     assert np.array_equal(features, np.eye(3))

@@ -25,11 +25,12 @@ from h3gnn.ondisk.mapped import MappedGraph, labelled_nodes, open_mapped, suppor
 from h3gnn.ondisk.prepare import prepare_graph
 from h3gnn.tables import files
 from h3gnn.tables.read import read_graph
+from tests.graphs.helpers import listed
 from tests.rejects import rejects
 
 
 def write(folder: Path, ids: list[Any], edges: list[tuple[int, int]], weights: list[float] | None) -> None:
-    """The same small graph as CSV and as Parquet."""
+    """Write a small graph as CSV and as Parquet."""
     random = np.random.default_rng(0)
     features = pd.DataFrame({"id": ids, **{f"f{i}": random.normal(size=len(ids)) for i in range(3)}})
     table = pd.DataFrame({"source": [ids[u] for u, _ in edges], "target": [ids[v] for _, v in edges]})
@@ -55,7 +56,7 @@ def assert_same(mapped: MappedGraph, graph: Graph) -> None:
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("weights", [None, [1.0, 2.0, 0.5, 3.0, 1.0]])
 @pytest.mark.parametrize("ids", [[7, 3, 12, 5], ["ann", "bob", "cy", "7"]])
-def test_prepared_files_hold_what_reading_into_memory_gives(
+def test_a_prepared_graph_equals_the_graph_in_memory(
     tmp_path: Path, ids: list[Any], weights: list[float] | None, kind: str
 ) -> None:
     edges = [(0, 1), (2, 1), (0, 1), (3, 3), (1, 0)]  # one twice, one loop
@@ -70,7 +71,7 @@ def test_prepared_files_hold_what_reading_into_memory_gives(
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 
-def test_many_blocks_and_ranges_make_the_same_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_and_groups_do_not_change_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(1)
     edges = [(int(u), int(v)) for u, v in random.integers(0, 200, (900, 2))]
     write(tmp_path, list(range(200)), edges, random.random(900).tolist())
@@ -85,26 +86,13 @@ def test_many_blocks_and_ranges_make_the_same_graph(tmp_path: Path, monkeypatch:
         assert_same(mapped, graph)
 
 
-WILD = [
-    1e-60,
-    1e-46,
-    2.0**-150,
-    7.1e-46,
-    1e-45,
-    1e-38,
-    1.0,
-    3.4028235e38,
-    3.4028236e38,
-    1e300,
-    0.0,
-    -1.0,
-    float("inf"),
-]
+WEIGHTS = [1e-60, 1e-46, 2.0**-150, 7.1e-46, 1e-45, 1e-38, 1.0, 3.4028235e38, 3.4028236e38, 1e300]
+WEIGHTS += [0.0, -1.0, float("inf")]
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-@pytest.mark.parametrize("weight", WILD)
-def test_wild_weights_are_those_of_a_graph_in_memory_or_rejected_there_too(
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_extreme_weights_are_stored_or_rejected_as_in_memory(
     tmp_path: Path, weight: float, kind: str
 ) -> None:
     """They are stored as float32: 1e-60 would become 0, and 1e300 or a sum of duplicates infinite."""
@@ -113,7 +101,7 @@ def test_wild_weights_are_those_of_a_graph_in_memory_or_rejected_there_too(
     try:
         graph = read_graph(parts[0], features=parts[1])
     except GraphError:
-        with pytest.raises(GraphError, match=r"the edge weight .* is not a positive number"):
+        with rejects("edge-weight-not-positive"):
             prepare_graph(*parts, tmp_path / "out")
         return
     mapped = prepare_graph(*parts, tmp_path / "out")
@@ -124,7 +112,7 @@ def test_wild_weights_are_those_of_a_graph_in_memory_or_rejected_there_too(
 
 
 def test_text_tables_are_read_as_they_are_written(tmp_path: Path) -> None:
-    """White space around ids, several line ends, blank lines, quotation marks, patterns in file names."""
+    """White space around ids, several line ends, blank lines, quotation marks."""
     (tmp_path / "e[1]*.csv").write_bytes(b'source;target\r\na; b\n\n"c;d";a\r\n')
     (tmp_path / "f.csv").write_bytes(b'\xef\xbb\xbfid;x\n a ;1\nb\t;2.5\n"c;d";-3e1\n')
     parts = tmp_path / "e[1]*.csv", tmp_path / "f.csv"
@@ -138,22 +126,22 @@ def test_texts_and_integers_are_the_same_ids(tmp_path: Path) -> None:
         if known:
             assert prepare_graph(tmp_path / "t.csv", tmp_path / "f.parquet", tmp_path / "out").num_edges == 1
         else:
-            with pytest.raises(GraphError, match=r"2 problems(.|\n)*line 2: node .* is unknown"):
+            with rejects("node-unknown") as caught:
                 prepare_graph(tmp_path / "t.csv", tmp_path / "f.parquet", tmp_path / "out")
+            assert "2 problems" in caught.message
 
 
 def test_a_memory_limit_is_obeyed_or_named(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     np.save(tmp_path / "f.npy", np.zeros((1000, 1)))
-    pd.DataFrame(random.integers(0, 1000, (200_000, 2)), columns=["source", "target"]).to_parquet(
-        tmp_path / "e.parquet"
-    )
+    edges = pd.DataFrame(random.integers(0, 1000, (200_000, 2)), columns=["source", "target"])
+    edges.to_parquet(tmp_path / "e.parquet")
     prepare_graph(tmp_path / "e.parquet", tmp_path / "f.npy", tmp_path / "out", memory=60_000_000)
     with rejects("memory-limit"):
         prepare_graph(tmp_path / "e.parquet", tmp_path / "f.npy", tmp_path / "out", memory=1_000_000)
 
 
-def test_an_array_of_features_is_called_by_position(tmp_path: Path) -> None:
+def test_rows_of_an_array_are_nodes_by_position(tmp_path: Path) -> None:
     write(tmp_path, [0, 1, 2, 3], [(0, 1), (3, 2)], None)
     mapped = prepare_graph(tmp_path / "e.csv", tmp_path / "f.npy", tmp_path / "out")
     assert_same(mapped, read_graph(tmp_path / "e.csv", features=tmp_path / "f.npy"))
@@ -176,13 +164,8 @@ def test_the_support_in_files_is_the_support_in_memory(
     for undirected in (False, True):
         for self_loops in (False, True):
             ours = support_rows(mapped, undirected=undirected, self_loops=self_loops)
-            wanted = build_support(
-                graph.edge_index,
-                nodes,
-                edge_weight=graph.edge_weight,
-                undirected=undirected,
-                self_loops=self_loops,
-            )
+            kind = {"undirected": undirected, "self_loops": self_loops}
+            wanted = build_support(graph.edge_index, nodes, edge_weight=graph.edge_weight, **kind)
             np.testing.assert_array_equal(ours.crow, wanted.pattern.crow)
             np.testing.assert_array_equal(ours.cols, wanted.pattern.cols)
             again = support_rows(mapped, undirected=undirected, self_loops=self_loops)
@@ -219,7 +202,7 @@ FEATURES = {
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_the_scaling_learned_in_blocks_is_the_one_learned_at_once(name: str) -> None:
+def test_scaling_fitted_in_blocks_equals_scaling_fitted_at_once(name: str) -> None:
     sums = MomentSums(5)
     for block in torch.split(FEATURES[name], 7):
         sums.add(block)
@@ -228,7 +211,7 @@ def test_the_scaling_learned_in_blocks_is_the_one_learned_at_once(name: str) -> 
     torch.testing.assert_close(ours(FEATURES[name]), wanted(FEATURES[name]), atol=2e-3, rtol=2e-3)
 
 
-def test_rows_are_read_and_scaled_where_they_are_asked_for(tmp_path: Path) -> None:
+def test_selected_rows_are_read_and_scaled(tmp_path: Path) -> None:
     write(tmp_path, [0, 1, 2, 3], [(0, 1)], None)
     mapped = prepare_graph(tmp_path / "e.csv", tmp_path / "f.csv", tmp_path / "out")
     scaler = mapped.fit_scaler("columns")
@@ -244,17 +227,15 @@ def test_labels_and_splits_are_those_of_the_graph_in_memory(tmp_path: Path) -> N
     graph = read_graph(parts[0], features=parts[1], labels=labels)
     assert mapped.class_names == graph.class_names == ("cat", "dog")
     assert mapped.feature_names == graph.feature_names
-    assert mapped.labels is not None
-    assert mapped.labels.tolist() == [1, 0, -1, 0]
+    assert listed(mapped.labels) == [1, 0, -1, 0]
     assert mapped.masks is not None
-    assert graph.train_mask is not None
     wanted = (graph.train_mask, graph.val_mask, graph.test_mask)
-    assert [one.tolist() for one in mapped.masks] == [one.tolist() for one in wanted if one is not None]
+    assert [one.tolist() for one in mapped.masks] == [listed(one) for one in wanted]
     nodes, labelled = labelled_nodes(mapped)
     assert nodes.tolist() == [0, 1, 3]
     assert labelled.node_ids.tolist() == ["a", "b", "d"]
     assert mapped.provenance.sha256 != prepare_graph(*parts, tmp_path / "bare").provenance.sha256
-    with pytest.raises(GraphError, match="has no labels"):
+    with rejects("labels-missing"):
         labelled_nodes(open_mapped(tmp_path / "bare"))
 
 
@@ -269,12 +250,11 @@ def test_splits_are_drawn_as_for_a_graph_in_memory(tmp_path: Path) -> None:
     assert mapped.num_splits == graph.num_splits == 10
     assert mapped.masks is not None
     for ours, wanted in zip(mapped.masks, (graph.train_mask, graph.val_mask, graph.test_mask), strict=True):
-        assert wanted is not None
-        torch.testing.assert_close(ours, wanted)
+        assert ours.tolist() == listed(wanted)
     assert mapped.provenance.repairs[-1] == graph.provenance.repairs[-1]
 
 
-def test_labels_that_do_not_belong_are_refused(tmp_path: Path) -> None:
+def test_labels_of_unknown_nodes_are_rejected_and_label_columns_are_no_features(tmp_path: Path) -> None:
     write(tmp_path, ["a", "b"], [(0, 1)], None)
     parts, labels = (tmp_path / "e.csv", tmp_path / "f.csv"), tmp_path / "l.csv"
     labels.write_text("id,f0\na,cat\nz,dog\n")
@@ -286,36 +266,28 @@ def test_labels_that_do_not_belong_are_refused(tmp_path: Path) -> None:
     repair = mapped.provenance.repairs[0]
     assert (repair.code, repair.fields) == ("column-is-label", ("f0",))
     np.array([0, 2], dtype=np.int32).tofile(tmp_path / "out" / "labels.bin")
-    with pytest.raises(GraphError, match=r"labels.bin is damaged"):
+    with rejects("prepared-folder-damaged"):
         _ = open_mapped(tmp_path / "out").labels
     parts[1].write_text("id,label,f\na,1,2\nb,0,3\n")
-    with pytest.raises(GraphError, match="the column label seems to hold ids or classes"):
+    with rejects("feature-column-doubtful"):
         prepare_graph(*parts, tmp_path / "out")
     assert prepare_graph(*parts, tmp_path / "out", feature_columns=["f"]).num_features == 1
 
 
 BAD: dict[str, tuple[str, str | bytes, str]] = {
-    "stranger": (
+    "unknown node": (
         "e.csv",
         "source,target\n1,2\n2,99\n",
-        r"e.csv, line 3: node 99 is unknown; it is not in .*f.csv",
+        "line 3: node 99 is unknown; it is not in .*f",
     ),
-    "stranger after blank lines": (
-        "e.csv",
-        "# note\n\nsource,target\n\n1,2\n\n2,x\n",
-        "line 7: node 'x' is unknown",
-    ),
+    "after blank lines": ("e.csv", "# note\n\nsource,target\n\n1,2\n\n2,x\n", "line 7: node 'x' is unknown"),
     "gap": ("f.csv", "id,a\n0,1\n1,\n", r"line 3, column 2 \(a\): the value is empty"),
     "beyond": ("f.csv", "id,a\n0,1\n1,1e60\n", "line 3, .*: the value is infinite or beyond"),
     "twice": ("f.csv", "id,a\n1,1\n1,2\n", "line 3: node 1 is already in .*f.csv, line 2"),
     "word": ("f.csv", "id,a\n1,1\n2,x\n", r"line 3, column 2 \(a\): 'x' is not a number"),
     "cells": ("f.csv", "id,a\n1,1\n2\n", r"line 3: 1 cell\(s\), the first row has 2"),
     "no id": ("f.csv", "id,a\n1,1\n,2\n", r"line 3, column 1 \(id\): the node id is missing"),
-    "negative weight": (
-        "e.csv",
-        "source,target,weight\n0,1,-2\n",
-        "line 2: the edge weight -2 is not a positive number",
-    ),
+    "negative weight": ("e.csv", "source,target,weight\n0,1,-2\n", "line 2: the edge weight -2 is not a pos"),
     "no row": ("e.csv", "", "0 bytes"),
     "header alone": ("e.csv", "source,target\n", "a header and no row"),
     "quotation mark": ("e.csv", 'source,target\n0,"1\n', "line 2: a quotation mark is not closed"),
@@ -324,7 +296,7 @@ BAD: dict[str, tuple[str, str | bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_fault_is_named_and_nothing_is_left(tmp_path: Path, name: str) -> None:
+def test_errors_name_the_line_and_leave_no_files(tmp_path: Path, name: str) -> None:
     write(tmp_path, [0, 1, 2, 3], [(0, 1)], None)
     file, text, words = BAD[name]
     (tmp_path / file).write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -334,47 +306,50 @@ def test_a_fault_is_named_and_nothing_is_left(tmp_path: Path, name: str) -> None
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_damaged_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(GraphError, match="holds no prepared graph"):
+def test_damaged_folders_are_rejected(tmp_path: Path) -> None:
+    with rejects("not-a-prepared-folder"):
         open_mapped(tmp_path)
     write(tmp_path, [0, 1, 2, 3], [(0, 1)], None)
     out = tmp_path / "out"
     prepare_graph(tmp_path / "e.csv", tmp_path / "f.csv", out)
     content = (out / "features.bin").read_bytes()
     (out / "features.bin").write_bytes(content[:-1])
-    with pytest.raises(GraphError, match="47 bytes instead of 48"):
+    with rejects("prepared-folder-damaged") as caught:
         open_mapped(out)
+    assert "47 bytes instead of 48" in caught.message
     (out / "features.bin").write_bytes(content)
     about = json.loads((out / "graph.json").read_text())
     (out / "graph.json").write_text(json.dumps({**about, "format_version": 9}))
-    with pytest.raises(GraphError, match="not of a format"):
+    with rejects("format-unknown"):
         open_mapped(out)
     (out / "graph.json").write_text("{")
     with pytest.raises(GraphError, match="damaged"):
         open_mapped(out)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("x")
-    with pytest.raises(GraphError, match="choose another folder"):
+    with rejects("folder-in-use"):
         prepare_graph(tmp_path / "e.csv", tmp_path / "f.csv", tmp_path / "full")
 
 
+def corrupted(folder: Path) -> Path:
+    """Prepare a graph of three nodes, whose files a test damages."""
+    (folder / "e.csv").write_text("source,target\na,b\nb,c\n")
+    (folder / "f.csv").write_text("id,f0\na,1\nb,3\nc,5\n")
+    return prepare_graph(folder / "e.csv", folder / "f.csv", folder / "graph").folder
+
+
 @pytest.mark.parametrize("begins", [[0, 6 * 10**18, -6 * 10**18, 2], [0, 2, 1, 2], [0, 9, 9, 2]])
-def test_rows_of_a_prepared_graph_begin_within_it(tmp_path: Path, begins: list[int]) -> None:
+def test_invalid_row_pointers_are_rejected(tmp_path: Path, begins: list[int]) -> None:
     """Differences of the first overflow to positive ones."""
-    (tmp_path / "e.csv").write_text("source,target\na,b\nb,c\n")
-    (tmp_path / "f.csv").write_text("id,f0\na,1\nb,3\nc,5\n")
-    prepare_graph(tmp_path / "e.csv", tmp_path / "f.csv", tmp_path / "graph")
-    np.array(begins, dtype=np.int64).tofile(tmp_path / "graph" / "crow.bin")
-    with pytest.raises(GraphError, match=r"crow\.bin is damaged"):
-        support_rows(open_mapped(tmp_path / "graph"), undirected=True, self_loops=True)
+    folder = corrupted(tmp_path)
+    np.array(begins, dtype=np.int64).tofile(folder / "crow.bin")
+    with rejects("prepared-folder-damaged"):
+        support_rows(open_mapped(folder), undirected=True, self_loops=True)
 
 
-def test_ids_under_a_name_that_is_no_text_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "e.csv").write_text("source,target\na,b\nb,c\n")
-    (tmp_path / "f.csv").write_text("id,f0\na,1\nb,3\nc,5\n")
-    prepare_graph(tmp_path / "e.csv", tmp_path / "f.csv", tmp_path / "graph")
-    path = tmp_path / "graph" / "ids.arrow"
+def test_ids_with_an_invalid_column_name_are_rejected(tmp_path: Path) -> None:
+    path = corrupted(tmp_path) / "ids.arrow"
     name = pa.ipc.open_file(path).schema.names[0].encode()
     path.write_bytes(path.read_bytes().replace(name, b"\xff" * len(name)))
-    with pytest.raises(GraphError, match=r"ids\.arrow is damaged"):
-        list(open_mapped(tmp_path / "graph").id_blocks())
+    with rejects("prepared-folder-damaged"):
+        list(open_mapped(path.parent).id_blocks())

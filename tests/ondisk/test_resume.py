@@ -13,7 +13,6 @@ import pytest
 import scipy.sparse as sp
 
 from h3gnn.cli.app import app
-from h3gnn.errors import GraphError
 from h3gnn.ondisk import prepare
 from h3gnn.ondisk.engine import DATABASE, Work, hidden_beside
 from h3gnn.ondisk.prepare import prepare_graph
@@ -114,7 +113,7 @@ prepare.prepare_graph("e.parquet", "f.parquet", "out")
         pytest.param("_hashes", marks=pytest.mark.slow),
     ],
 )
-def test_a_killed_call_is_resumed(parts: Path, stage: str) -> None:
+def test_a_killed_call_resumes(parts: Path, stage: str) -> None:
     assert run(cwd=parts, code=KILLED.replace("STAGE", stage)).returncode == -signal.SIGKILL
     assert hidden_beside(parts / "out").is_dir()
     prepare_graph(parts / "e.parquet", parts / "f.parquet", parts / "whole")
@@ -142,14 +141,14 @@ def test_other_columns_and_damaged_databases_start_again(
 
 def test_invalid_input_leaves_nothing_to_resume(parts: Path) -> None:
     with (parts / "e.csv").open("a") as file:
-        file.write("n0,stranger,1\n")
-    with pytest.raises(GraphError, match="'stranger' is unknown"):
+        file.write("n0,unknown,1\n")
+    with rejects("node-unknown"):
         prepare_graph(parts / "e.csv", parts / "f.csv", parts / "out")
     assert not hidden_beside(parts / "out").exists()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="locks of POSIX")
-def test_two_processes_do_not_make_the_same_folder(parts: Path) -> None:
+def test_two_processes_cannot_prepare_the_same_folder(parts: Path) -> None:
     import fcntl
 
     hidden_beside(parts / "out").mkdir()
@@ -161,7 +160,7 @@ def test_two_processes_do_not_make_the_same_folder(parts: Path) -> None:
     prepare_graph(parts / "e.csv", parts / "f.csv", parts / "out")
 
 
-def test_the_command_says_that_it_can_resume_and_that_it_does(
+def test_the_command_reports_that_it_can_resume_and_resumes(
     parts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(parts)
