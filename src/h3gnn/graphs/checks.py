@@ -113,14 +113,11 @@ def _finite(
     if bad.size:
         row, column = cell(int(bad[0]))
         number = float(array.flat[bad[0]])
-        name = (
-            "NaN" if np.isnan(number) else "infinity" if np.isinf(number) else f"{number:g}, beyond float32,"
-        )
-        raise GraphError(
-            f"{where('features', row)}, column {column + 1}: {name} is not a valid feature value; "
-            "impute it or drop the column",
-            code="feature-not-finite",
-        )
+        special = "NaN" if np.isnan(number) else "infinity"
+        name = f"{number:g}, beyond float32," if np.isfinite(number) else special
+        place = f"{where('features', row)}, column {column + 1}"
+        message = f"{place}: {name} is not a valid feature value; impute it or drop the column"
+        raise GraphError(message, code="feature-not-finite")
     return values
 
 
@@ -140,16 +137,13 @@ def _scipy_matrix(features: Tensor) -> Any:
 
 def _check_table(shape: Sequence[int]) -> None:
     if len(shape) != 2:
-        raise GraphError(
-            f"the features must be a table with one row per node, but have {len(shape)} dimension(s)",
-            code="features-not-a-table",
-        )
+        message = f"the features must be a table with one row per node, but have {len(shape)} dimension(s)"
+        raise GraphError(message, code="features-not-a-table")
     if shape[0] == 0:
         raise GraphError("the graph is empty: the features have no rows", code="graph-empty")
     if shape[1] == 0:
-        raise GraphError(
-            "the features have no columns; leave them out to use structural features", code="features-empty"
-        )
+        message = "the features have no columns; leave them out to use structural features"
+        raise GraphError(message, code="features-empty")
 
 
 def check_numbers(array: npt.NDArray[Any], part: str) -> None:
@@ -185,9 +179,8 @@ def as_numpy(values: Any, part: str) -> npt.NDArray[Any]:
             return plain
         return np.asarray(values)
     except (TypeError, ValueError, RuntimeError):
-        raise GraphError(
-            f"{part} are not an array; do all rows have the same length?", code="not-an-array"
-        ) from None
+        message = f"{part} are not an array; do all rows have the same length?"
+        raise GraphError(message, code="not-an-array") from None
 
 
 def is_sparse(values: Any) -> bool:
@@ -200,9 +193,8 @@ def _check_edges(
 ) -> tuple[Tensor, Tensor | None, list[Repair]]:
     edges = as_numpy(edge_index, "the edges")
     if edges.ndim != 2 or edges.shape[0] != 2:
-        raise GraphError(
-            f"edge_index must have the shape [2, edges], not {list(edges.shape)}", code="edge-index-shape"
-        )
+        message = f"edge_index must have the shape [2, edges], not {list(edges.shape)}"
+        raise GraphError(message, code="edge-index-shape")
     if edges.size and edges.dtype.kind not in "iu":
         raise GraphError(f"edge_index must hold integers, not {edges.dtype}", code="edge-index-not-integers")
     edges = edges.astype(np.int64)
@@ -240,9 +232,8 @@ def duplicate_edges(count: int) -> Repair:
 def _check_weights(edge_weight: Any, edges: int, where: Locate) -> npt.NDArray[np.float64]:
     weights = as_numpy(edge_weight, "the edge weights")
     if weights.shape != (edges,):
-        raise GraphError(
-            f"{edges} edges but weights of shape {list(weights.shape)}", code="edge-weight-shape"
-        )
+        message = f"{edges} edges but weights of shape {list(weights.shape)}"
+        raise GraphError(message, code="edge-weight-shape")
     check_numbers(weights, "edge weights")
     weights = weights.astype(np.float64)
     bad = np.flatnonzero(~valid_weights(weights))
@@ -277,9 +268,8 @@ def _check_labels(
     if values.shape != (nodes,):
         raise GraphError(f"{nodes} nodes but labels of shape {list(values.shape)}", code="labels-shape")
     if values.dtype.kind not in "iub":
-        raise GraphError(
-            f"labels must be integers with -1 for unknown, not {values.dtype}", code="labels-not-integers"
-        )
+        message = f"labels must be integers with -1 for unknown, not {values.dtype}"
+        raise GraphError(message, code="labels-not-integers")
     values = np.maximum(values.astype(np.int64), -1)
     if not class_names and values.max(initial=-1) >= nodes:  # arbitrary numbers, not 0 to classes - 1
         known = np.unique(values[values >= 0])
@@ -304,21 +294,17 @@ def _check_masks(
     for name, mask in zip(("train", "validation", "test"), masks, strict=True):
         values = as_numpy(mask, f"the {name} mask")
         if values.dtype.kind not in "biu" or not np.isin(values, (0, 1)).all():
-            raise GraphError(
-                f"the {name} mask must hold True and False, not {values.dtype}", code="mask-not-boolean"
-            )
+            message = f"the {name} mask must hold True and False, not {values.dtype}"
+            raise GraphError(message, code="mask-not-boolean")
         values = values.astype(bool)
         values = values[:, None] if values.ndim == 1 else values
         if values.ndim != 2 or values.shape[0] != nodes:
-            raise GraphError(
-                f"the {name} mask has the shape {list(values.shape)}, not [{nodes}, splits]",
-                code="mask-shape",
-            )
+            message = f"the {name} mask has the shape {list(values.shape)}, not [{nodes}, splits]"
+            raise GraphError(message, code="mask-shape")
         checked.append(values)
     if len({mask.shape[1] for mask in checked}) != 1:
-        raise GraphError(
-            "train, validation and test masks have different numbers of splits", code="mask-shape"
-        )
+        message = "train, validation and test masks have different numbers of splits"
+        raise GraphError(message, code="mask-shape")
     if (checked[0] & checked[1] | checked[0] & checked[2] | checked[1] & checked[2]).any():
         raise GraphError("train, validation and test masks overlap in the same split", code="masks-overlap")
     train, val, test = (torch.from_numpy(np.ascontiguousarray(mask)) for mask in checked)
@@ -331,9 +317,8 @@ def _check_ids(node_ids: npt.NDArray[Any], nodes: int, where: Locate) -> npt.NDA
     unique, first_of = np.unique(node_ids, return_index=True)
     if unique.size != nodes:
         row = int(np.setdiff1d(np.arange(nodes), first_of)[0])
-        raise GraphError(
-            f"{where('features', row)}: the node id {node_ids[row]!r} is not unique", code="node-id-duplicate"
-        )
+        message = f"{where('features', row)}: the node id {node_ids[row]!r} is not unique"
+        raise GraphError(message, code="node-id-duplicate")
     return node_ids
 
 
@@ -412,16 +397,15 @@ def known_labels(ids: npt.NDArray[Any]) -> list[Any]:
 
 def as_masks(train: Any, val: Any, test: Any) -> tuple[Any, Any, Any] | None:
     """Return three masks `[nodes, splits]`; a missing one is empty, one column serves all splits."""
-    given = [None if mask is None else torch.as_tensor(mask).bool() for mask in (train, val, test)]
-    if given[0] is None:
+    if train is None:
         return None
-    shaped = [None if mask is None else mask.reshape(mask.shape[0], -1) for mask in given]
-    splits = max(mask.shape[1] for mask in shaped if mask is not None)
-    empty = torch.zeros(given[0].shape[0], splits, dtype=torch.bool)
-    full = [
-        empty if mask is None else mask.expand(-1, splits) if mask.shape[1] == 1 else mask for mask in shaped
+    given = [
+        torch.zeros(len(train)) if mask is None else torch.as_tensor(mask) for mask in (train, val, test)
     ]
-    return full[0], full[1], full[2]
+    masks = [mask.bool().reshape(mask.shape[0], -1) for mask in given]
+    splits = max(mask.shape[1] for mask in masks)
+    first, second, third = (mask.expand(-1, splits) if mask.shape[1] == 1 else mask for mask in masks)
+    return first, second, third
 
 
 def split_masks(values: Sequence[Any], place: Callable[[int], str]) -> tuple[Mask, Mask, Mask]:
@@ -433,8 +417,7 @@ def split_masks(values: Sequence[Any], place: Callable[[int], str]) -> tuple[Mas
     code = {word: SPLIT_NAMES.get(word, -1) for word in set(words)}
     if unknown := {word for word in code if code[word] < 0} - {"", "none"}:
         row = next(row for row, word in enumerate(words) if word in unknown)
-        raise GraphError(
-            f"{place(row)}: {str(values[row])!r} is not one of train, val, test", code="split-unknown"
-        )
+        message = f"{place(row)}: {str(values[row])!r} is not one of train, val, test"
+        raise GraphError(message, code="split-unknown")
     codes = np.array([code[word] for word in words], dtype=np.int64)
     return codes == 0, codes == 1, codes == 2

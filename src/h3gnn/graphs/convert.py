@@ -41,9 +41,6 @@ from h3gnn.tables.frames import (
 from h3gnn.tables.plan import TablePlan, plain_plan
 from h3gnn.tables.roles import is_class_name
 
-DGL_FEATURES = ("feat", "x", "attr", "feature", "features")
-DGL_LABELS = ("label", "y", "labels")
-DGL_WEIGHTS = ("weight", "w", "edge_weight")
 FEATURES, LABEL, SPLIT = "x", "y", "split"
 """Node attributes of networkx graphs that are used by default."""
 
@@ -75,10 +72,8 @@ def as_graph(
     data, edge_index = as_frame(data), as_frame(edge_index)
     kind = input_kind(data)
     if (features is not None or labels is not None) and kind != "networkx":
-        raise GraphError(
-            "features= and labels= name node attributes of a networkx graph only",
-            code="attributes-unsupported",
-        )
+        message = "features= and labels= name node attributes of a networkx graph only"
+        raise GraphError(message, code="attributes-unsupported")
     if edge_index is not None:
         graph = _from_arrays(data, edge_index, source or "arrays", columns, plan)
     elif kind == "graph":
@@ -175,8 +170,7 @@ def find_nearest(known: Tensor, rows: Tensor, neighbours: int) -> npt.NDArray[np
     from sklearn.neighbors import NearestNeighbors
 
     search = NearestNeighbors(n_neighbors=min(neighbours, known.shape[0])).fit(known.to_dense().numpy())
-    found: npt.NDArray[np.int64] = search.kneighbors(rows.to_dense().numpy(), return_distance=False)
-    return found.astype(np.int64)
+    return np.asarray(search.kneighbors(rows.to_dense().numpy(), return_distance=False), dtype=np.int64)
 
 
 def import_pyg() -> Any:
@@ -193,9 +187,8 @@ def from_pyg(data: Any, *, source: str, kind: Kind = "object") -> Graph:
     """Convert a PyG `Data`: `x`, `edge_index`, `y`, masks, and `edge_weight` or one column of `edge_attr`."""
     get = getattr(data, "get", None)
     if get is None or not hasattr(data, "edge_index") or hasattr(data, "node_types"):
-        raise GraphError(
-            f"a PyG {type(data).__name__} is not a graph with one node type; give a Data", code="not-a-graph"
-        )
+        message = f"a PyG {type(data).__name__} is not a graph with one node type; give a Data"
+        raise GraphError(message, code="not-a-graph")
     edges, labels, repairs = get("edge_index"), get("y"), []
     if edges is None:
         raise GraphError("the PyG Data has no edge_index", code="edges-missing")
@@ -236,19 +229,18 @@ def from_dgl(network: Any, *, source: str) -> Graph:
         nodes = int(network.num_nodes())
         node_data, edge_data = dict(network.ndata), dict(getattr(network, "edata", {}))
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise GraphError(
-            f"the {type(network).__name__} does not have one list of edges: {error}", code="not-a-graph"
-        ) from None
+        message = f"the {type(network).__name__} does not have one list of edges: {error}"
+        raise GraphError(message, code="not-a-graph") from None
 
-    def first(values: dict[str, Any], names: tuple[str, ...]) -> Any:
+    def first(values: dict[str, Any], *names: str) -> Any:
         return next((values[name] for name in names if name in values), None)
 
-    labels = first(node_data, DGL_LABELS)
+    labels = first(node_data, "label", "y", "labels")
     return build_graph(
-        first(node_data, DGL_FEATURES),
+        first(node_data, "feat", "x", "attr", "feature", "features"),
         edges,
         nodes=nodes,
-        edge_weight=first(edge_data, DGL_WEIGHTS),
+        edge_weight=first(edge_data, "weight", "w", "edge_weight"),
         labels=None if labels is None else as_labels(labels),
         masks=as_masks(node_data.get("train_mask"), node_data.get("val_mask"), node_data.get("test_mask")),
         source=source,
@@ -380,10 +372,8 @@ class _NodeAttributes:
     def _check(self, key: str, role: str) -> None:
         if key not in self._keys:
             known = ", ".join(str(name) for name in self._keys[:8]) or "none"
-            raise GraphError(
-                f"no node has the attribute {key!r}, named as {role}; existing attributes: {known}",
-                code="attribute-unknown",
-            )
+            message = f"no node has the attribute {key!r}, named as {role}; existing attributes: {known}"
+            raise GraphError(message, code="attribute-unknown")
 
     def _numbers(self, key: str) -> npt.NDArray[np.float64]:
         """Return one attribute as `[nodes, values]`: numbers, or lists of the same number of numbers."""
@@ -402,9 +392,8 @@ class _NodeAttributes:
                 text = f"a number but {quoted(value)}" if isinstance(value, str) else "a list of numbers"
                 raise GraphError(f"{place} is not {text}", code="not-numbers") from None
             if rows[-1].shape != rows[0].shape or rows[-1].ndim != 1:
-                raise GraphError(
-                    f"{place} has another length than that of the first node", code="attribute-length"
-                )
+                message = f"{place} has another length than that of the first node"
+                raise GraphError(message, code="attribute-length")
         return np.stack(rows)
 
 

@@ -211,9 +211,8 @@ def _download(file: PinnedFile, path: Path, advance: Callable[[int], object]) ->
                 stream.write(chunk)
                 advance(len(chunk))
         if sha256_of(part) != file.sha256:
-            raise InputError(
-                f"the download of {file.url} does not have the expected SHA-256", code="checksum-mismatch"
-            )
+            message = f"the download of {file.url} does not have the expected SHA-256"
+            raise InputError(message, code="checksum-mismatch")
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -247,10 +246,8 @@ def _pyg_arguments(name: str, class_name: str, graph_name: str) -> dict[str, str
     pyg = import_pyg()
     dataset_class = getattr(pyg.datasets, class_name, None)
     if not (isinstance(dataset_class, type) and issubclass(dataset_class, pyg.data.Dataset)):
-        raise InputError(
-            f"PyG has no dataset class {class_name!r}; write pyg:Class/Name, as in pyg:Amazon/Photo",
-            code="graph-unknown",
-        )
+        message = f"PyG has no dataset class {class_name!r}; write pyg:Class/Name, as in pyg:Amazon/Photo"
+        raise InputError(message, code="graph-unknown")
     parameters = inspect.signature(dataset_class).parameters
     if ("name" in parameters) != bool(graph_name):
         problem = f"PyG's {class_name} holds one graph without a name; write pyg:{class_name}"
@@ -267,10 +264,8 @@ def _single_graph(name: str, class_name: str, arguments: dict[str, str], folder:
             graphs = list(getattr(pyg.datasets, class_name)(**arguments)[:2])
     except Exception as error:  # dataset classes raise anything: unknown name, no network, damaged file
         detail = " ".join(str(error).split())[:200] or type(error).__name__
-        raise InputError(
-            f"PyG could not load {name} ({detail}); check the name, or put its raw files into {folder}",
-            code="download-failed",
-        ) from None
+        message = f"PyG could not load {name} ({detail}); check the name, or put its raw files into {folder}"
+        raise InputError(message, code="download-failed") from None
     if len(graphs) != 1 or not isinstance(graphs[0], pyg.data.Data):
         raise InputError(f"{name} is not a single graph with one node type", code="graph-unknown")
     return graphs[0]

@@ -62,10 +62,8 @@ def _read_network(path: Path) -> Any:
     try:
         import networkx
     except ImportError:
-        raise InputError(
-            f"{path}: reading it needs networkx; install it with `pip install networkx`",
-            code="library-missing",
-        ) from None
+        message = f"{path}: reading it needs networkx; install it with `pip install networkx`"
+        raise InputError(message, code="library-missing") from None
     with reading(path, "GML" if path.suffix.lower() == ".gml" else "GraphML"):
         if path.suffix.lower() == ".graphml":
             return networkx.read_graphml(path)
@@ -90,9 +88,8 @@ def _from_network(path: Path, features: str | Sequence[str] | None, labels: str 
                 numbers = re.split(r"[,;\s]+", attributes["x"].strip(" []()\t\n"))
                 attributes["x"] = [float(number) for number in numbers]
             except ValueError:
-                raise GraphError(
-                    f"{path}: node {name!r}: the attribute 'x' is not a list of numbers", code="not-numbers"
-                ) from None
+                message = f"{path}: node {name!r}: the attribute 'x' is not a list of numbers"
+                raise GraphError(message, code="not-numbers") from None
         elif parts and "x" not in attributes:
             attributes["x"] = [attributes.pop(parts[number]) for number in sorted(parts)]
     with reading(path, "a graph"):
@@ -196,14 +193,11 @@ def read_array(path: str | Path, *, mapped: bool = False) -> Any:
                 values = np.load(file, allow_pickle=False)
         _check_real(values, file)
     if len(values.shape) != 2:
-        raise GraphError(
-            f"{path}: features need the shape [nodes, features], not {list(values.shape)}",
-            code="features-not-a-table",
-        )
+        message = f"{path}: features need the shape [nodes, features], not {list(values.shape)}"
+        raise GraphError(message, code="features-not-a-table")
     if 0 in values.shape:
-        raise GraphError(
-            f"{path} holds no features: its shape is {list(values.shape)}", code="features-empty"
-        )
+        message = f"{path} holds no features: its shape is {list(values.shape)}"
+        raise GraphError(message, code="features-empty")
     return values
 
 
@@ -213,9 +207,8 @@ def _features_of_npz(file: Path) -> Any:
         return _sparse_matrix(file)
     names = [key for key in FEATURE_KEYS if key in arrays] or list(arrays)
     if not names or (names[0] not in FEATURE_KEYS and len(arrays) > 1):
-        raise GraphError(
-            f"{file}: none of its arrays ({', '.join(arrays)}) is called features", code="features-missing"
-        )
+        message = f"{file}: none of its arrays ({', '.join(arrays)}) is called features"
+        raise GraphError(message, code="features-missing")
     return _check_real(arrays[names[0]], file)
 
 
@@ -262,9 +255,8 @@ def _check_npy(stream: IO[bytes], size: int, what: str) -> None:
     shape, _, dtype = read(stream)
     declared = math.prod(shape) * dtype.itemsize
     if declared > size:
-        raise GraphError(
-            f"{what} declares {format_bytes(declared)}, but has {size:,} bytes", code="file-damaged"
-        )
+        message = f"{what} declares {format_bytes(declared)}, but has {size:,} bytes"
+        raise GraphError(message, code="file-damaged")
 
 
 def _check_file(path: Path) -> None:

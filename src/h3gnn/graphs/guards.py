@@ -59,12 +59,9 @@ def check_target(X: Any, y: Any) -> None:  # noqa: N803
 
 
 def _num_rows(X: Any) -> int:  # noqa: N803
-    if hasattr(X, "shape"):
-        return int(X.shape[0])
-    nodes = getattr(X, "num_nodes", None)
-    if nodes is None:
-        return len(X) if hasattr(X, "__len__") else len(np.asarray(X))
-    return int(nodes() if callable(nodes) else nodes)
+    if hasattr(X, "num_nodes"):
+        return int(X.num_nodes() if callable(X.num_nodes) else X.num_nodes)
+    return int(X.shape[0] if hasattr(X, "shape") else len(X))
 
 
 def _holds_positions(pairs: npt.NDArray[Any], nodes: int) -> bool:
@@ -118,7 +115,7 @@ def check_table(table: Any) -> None:
 
 def _check_frame(frame: Any) -> None:
     if not hasattr(frame, "columns"):
-        return  # scikit-learn rejects a Series
+        return  # a Series, which scikit-learn rejects
     if names_edges(frame) and len(frame.columns) <= 4:
         raise _features_are("edges", "a DataFrame with the columns " + ", ".join(map(str, frame.columns)))
     if len(frame) > 2 and frame.columns.equals(frame.index) and column_names(frame):

@@ -190,7 +190,5 @@ def check_ids(ids: Any, path: Path | None = None) -> None:
     except UnicodeEncodeError:
         node = next(one for one in texts if LONE_SURROGATE.search(one))
         what = "a table" if path is None else str(path)
-        raise InputError(
-            f"{what} cannot hold the node id {node!a}: it contains a lone surrogate; rename the node",
-            code="id-not-utf8",
-        ) from None
+        message = f"{what} cannot hold the node id {node!a}: it contains a lone surrogate; rename the node"
+        raise InputError(message, code="id-not-utf8") from None

@@ -46,10 +46,8 @@ class Repair:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        stored: dict[str, Any] = {"code": self.code, "message": self.message}
-        stored |= {} if self.count is None else {"count": self.count}
-        stored |= {"fields": list(self.fields)} if self.fields else {}
-        return stored | ({"warn": True} if self.warn else {})
+        values = {**vars(self), "fields": list(self.fields) or None, "warn": self.warn or None}
+        return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> Repair:
@@ -82,7 +80,7 @@ class Provenance:
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> Provenance:
-        """Read what `as_dict` returns, or the notes that earlier versions stored in its place."""
+        """Read what `as_dict` returns, or the notes that earlier versions stored."""
         source, sha256 = stored["source"], stored["sha256"]
         if "mended" in stored:
             notes = stored["mended"]

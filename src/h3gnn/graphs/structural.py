@@ -246,10 +246,8 @@ def transfer_structural_features(fitted: Graph, graph: Graph) -> tuple[Graph, Te
 def check_same_features(fitted: GraphLike, graph: GraphLike) -> None:
     """Reject structural features where the model was fitted on the user's features, and vice versa."""
     if fitted.provenance.structural and not graph.provenance.structural:
-        raise GraphError(
-            "the model was fitted on structural features: leave the features out, or fit a new model",
-            code="features-unexpected",
-        )
+        message = "the model was fitted on structural features: leave the features out, or fit a new model"
+        raise GraphError(message, code="features-unexpected")
     if graph.provenance.structural and not fitted.provenance.structural:
         raise GraphError(
             f"the model was fitted on features ({fitted.num_features} columns), but this graph has none: "

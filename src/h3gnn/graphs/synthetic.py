@@ -67,10 +67,8 @@ def _check(
 ) -> None:
     classes = len(homophily)
     if classes < 2 or nodes < 5 * classes:
-        raise InputError(
-            f"a mixed graph needs two classes and five nodes in each, not {nodes} in {classes}",
-            code="value-invalid",
-        )
+        message = f"a mixed graph needs two classes and five nodes in each, not {nodes} in {classes}"
+        raise InputError(message, code="value-invalid")
     if any(not 0 <= share <= 1 for share in [*homophily, topic_share, noise]):
         raise InputError("homophily, topic_share and noise must be in [0, 1]", code="value-invalid")
     if degree <= 0 or words < 2 * classes:

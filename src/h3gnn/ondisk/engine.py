@@ -173,9 +173,8 @@ def work_folder(target: Path, made_of: Any, memory: int | None) -> Iterator[Work
     handle = os.open(folder, os.O_RDONLY) if os.name == "posix" else -1
     try:
         if handle >= 0 and lock(handle) is False:
-            raise InputError(
-                f"another process is preparing {target}; wait for it, or stop it", code="folder-in-use"
-            )
+            message = f"another process is preparing {target}; wait for it, or stop it"
+            raise InputError(message, code="folder-in-use")
         with _open_work(folder, json.loads(json.dumps(made_of)), memory) as work:
             try:
                 yield work

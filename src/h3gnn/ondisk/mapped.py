@@ -268,9 +268,8 @@ def open_mapped(folder: str | Path) -> MappedGraph:
     try:
         about = parse_json(file.read_bytes(), file, GraphError)
     except OSError as error:
-        raise GraphError(
-            f"{file} cannot be read: {error.strerror or error}", code="file-unreadable"
-        ) from None
+        message = f"{file} cannot be read: {error.strerror or error}"
+        raise GraphError(message, code="file-unreadable") from None
     version = (about.get("format"), about.get("format_version")) if isinstance(about, dict) else None
     if version not in (None, (FORMAT, FORMAT_VERSION)):
         raise GraphError(f"{file} is not of a format that this h3gnn reads", code="format-unknown")

@@ -111,9 +111,8 @@ def prepare_graph(
     """
     out = Path(out)
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not is_prepared(out))):
-        raise GraphError(
-            f"{out} exists and is no prepared graph; choose another folder", code="folder-in-use"
-        )
+        message = f"{out} exists and is no prepared graph; choose another folder"
+        raise GraphError(message, code="folder-in-use")
     out.parent.mkdir(parents=True, exist_ok=True)
     style: dict[str, Any] = {"header": header, "delimiter": delimiter}
     table = open_edges(edges, source_column, target_column, weight_column, style)
@@ -232,7 +231,9 @@ def _feature_stage(work: Work, source: FeatureSource, progress: Progress) -> tup
         elif isinstance(source.values, Tensor):
             sums, stored = _write_sparse(work.folder, source.values)
         else:
-            sums = _write_dense(work.folder, _array_blocks(source.values), source)
+            array: Any = source.values
+            blocks = (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
+            sums = _write_dense(work.folder, blocks, source)
         if source.table is None:
             work.run(f"CREATE TABLE nodes AS SELECT range AS id, range AS node FROM range({sums.rows})")
         work.store("features", {"stored": stored, "sums": sums.as_dict()})
@@ -246,10 +247,6 @@ def _write_sparse(folder: Path, matrix: Tensor) -> tuple[MomentSums, int]:
     matrix.col_indices().numpy().astype(index_type(matrix.shape[1])).tofile(folder / FEATURE_COLS)
     matrix.values().numpy().tofile(folder / FEATURE_VALUES)
     return sums, len(matrix.values())
-
-
-def _array_blocks(array: Any) -> Iterator[npt.NDArray[Any]]:
-    return (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
 
 
 def _write_dense(folder: Path, blocks: Iterator[npt.NDArray[Any]], source: FeatureSource) -> MomentSums:
@@ -300,7 +297,7 @@ def _read_features(
         ids = _ids(block, features.key)
         kind = "BIGINT" if pa.types.is_integer(ids.type) else "VARCHAR"
         work.run(f"CREATE TABLE IF NOT EXISTS nodes (id {kind}, node BIGINT)")
-        numbered = pa.record_batch({"id": ids, "node": _row_numbers(block, ids)})
+        numbered = pa.record_batch({"id": ids, "node": np.arange(block.first, block.first + len(ids))})
         with work.table("numbered", numbered.schema, [numbered]):
             work.run("INSERT INTO nodes SELECT * FROM numbered")
         values = []
@@ -313,10 +310,6 @@ def _read_features(
 
 def _ids(block: LoadedTable, at: int) -> Any:
     return arrow_ids(block.columns[at].chunk(0), f"{block.table.path}{block.table.title(at)}")
-
-
-def _row_numbers(block: LoadedTable, column: Any) -> npt.NDArray[np.int64]:
-    return np.arange(block.first, block.first + len(column))
 
 
 def _features(block: LoadedTable, at: int, width: int | None) -> npt.NDArray[np.float64]:
@@ -418,7 +411,7 @@ class _EdgeReader:
                 block.add_unreadable(at, unreadable, FIX_COLUMN)
                 block.problems.check()
                 weight = pa.array(values)
-            rows = _row_numbers(block, source)
+            rows = np.arange(block.first, block.first + len(source))
             yield pa.record_batch({"s": source, "t": target, "weight": weight, "row": rows})
 
 
