@@ -222,7 +222,7 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 
 def test_the_package_imports_without_its_optional_libraries() -> None:
-    blocked = ("safetensors", "pyarrow", "matplotlib", "rich", "optuna", "networkx", "tensorboard", "umap")
+    blocked = ("safetensors", "matplotlib", "rich", "optuna", "networkx", "tensorboard", "umap")
     code = (
         "import sys\n"
         f"for name in {blocked!r}: sys.modules[name] = None\n"

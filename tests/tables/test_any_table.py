@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from h3gnn.errors import InputError
-from h3gnn.graphs.graph import Graph
-from h3gnn.tables.plan import ColumnPlan, TablePlan
+from h3gnn.tables.plan import ColumnPlan
 from h3gnn.tables.read import read_graph
 
 Random = np.random.Generator
@@ -46,9 +45,8 @@ def categories(chance: Random, rows: int) -> list[Any]:
 
 
 def dates(chance: Random, rows: int) -> list[Any]:
-    form = ["%Y-%m-%d", "%d.%m.%Y", "%Y/%m/%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%SZ"][
-        int(chance.integers(5))
-    ]
+    forms = ["%Y-%m-%d", "%d.%m.%Y", "%Y/%m/%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%SZ"]
+    form = forms[int(chance.integers(5))]
     moments = pd.Timestamp("2001-01-31") + pd.to_timedelta(chance.integers(0, 9000, rows), unit="D")
     return [moment.strftime(form) for moment in moments]
 
@@ -120,14 +118,10 @@ def tables(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def write(folder: Path, made: dict[str, Any]) -> tuple[Path, Path]:
-    frame = pd.DataFrame(
-        {
-            name: pd.Series(
-                [None if gap else cell for cell, gap in zip(cells, made["gaps"][name], strict=True)]
-            )
-            for name, cells in made["cells"].items()
-        }
-    )
+    frame = pd.DataFrame()
+    for name, cells in made["cells"].items():
+        pairs = zip(cells, made["gaps"][name], strict=True)
+        frame[name] = pd.Series([None if gap else cell for cell, gap in pairs])
     frame.insert(made["key_at"], made["key"], made["ids"])
     path = folder / f"features{made['suffix']}"
     if made["suffix"] == ".parquet":
@@ -144,20 +138,8 @@ def write(folder: Path, made: dict[str, Any]) -> tuple[Path, Path]:
     return edges, path
 
 
-def read(edges: Path, features: Path) -> tuple[Graph | None, str]:
-    try:
-        return read_graph(edges, features=features), ""
-    except InputError as refusal:
-        return None, str(refusal)
-
-
-def block_of(graph: Graph, plan: TablePlan, column: ColumnPlan) -> Any:
-    at = [plan.names.index(name) for name in column.names]
-    return graph.dense_features().numpy()[:, at].astype(np.float64)
-
-
 def check_block(block: Any, column: ColumnPlan, cells: list[Any], gaps: Any) -> None:
-    """Hold the encoded column against its cells: order, sameness, and the mark of a gap."""
+    """Compare an encoded column with its cells: order, equality, and the mark of a gap."""
     known = np.flatnonzero(~gaps)
     marked = column.names[-1].endswith("is missing")
     assert marked == bool(gaps.any())
@@ -173,9 +155,8 @@ def check_block(block: Any, column: ColumnPlan, cells: list[Any], gaps: Any) -> 
                 sets = [{*str(cells[row]).replace(";", "|").split("|")} for row in (one, other)]
                 assert alike == (sets[0] == sets[1])
     elif column.kind == "date":
-        days = pd.to_datetime(
-            [cells[row] for row in known], dayfirst="." in cells[0], utc=True, format="mixed"
-        )
+        dates = [cells[row] for row in known]
+        days = pd.to_datetime(dates, dayfirst="." in cells[0], utc=True, format="mixed")
         assert (np.diff(block[known, 0][np.argsort(days, kind="stable")]) >= -1e-5).all()
 
 
@@ -199,11 +180,15 @@ def check_table(made: dict[str, Any]) -> None:
     found = {name: MADE[kind][1] for name, kind in made["kinds"].items()}
     with tempfile.TemporaryDirectory() as folder:
         edges, features = write(Path(folder), made)
-        graph, refusal = read(edges, features)
+        graph, error = None, ""
+        try:
+            graph = read_graph(edges, features=features)
+        except InputError as rejection:
+            error = str(rejection)
         if graph is None:
             useless = {*found.values()} <= {"identifier", "constant"}
-            assert "refused" in found.values() or useless, refusal
-            assert any(word in refusal for word in ("correct", "declare", "--columns")), refusal
+            assert "refused" in found.values() or useless, error
+            assert any(word in error for word in ("correct", "declare", "--columns")), error
             event("refused")
             return
         event("read")
@@ -217,6 +202,7 @@ def check_table(made: dict[str, Any]) -> None:
         for column in plan.used:
             cells, gaps = made["cells"][column.name], made["gaps"][column.name]
             if column.encoder != "plain":
-                check_block(block_of(graph, plan, column), column, cells, gaps)
+                at = [plan.names.index(name) for name in column.names]
+                check_block(graph.dense_features().numpy()[:, at].astype(float), column, cells, gaps)
         again = read_graph(edges, features=features, plan=plan)
         assert again.provenance.sha256 == graph.provenance.sha256

@@ -11,30 +11,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import csv
 
-from h3gnn.errors import GraphError, InputError
+from h3gnn.errors import GraphError
 from h3gnn.graphs.ids import PLAIN, NodeIndex, is_plain, one_kind, quoted
 from h3gnn.tables import files, roles
-from h3gnn.tables.files import (
-    MOST_SHOWN,
-    Problems,
-    check_file,
-    check_parquet,
-    check_table_memory,
-    first_rows,
-    reading,
-    rows_of,
-    split_line,
-    text_blocks,
-)
+from h3gnn.tables.files import Problems, check_table_memory, reading, rows_of, split_line, text_blocks
 from h3gnn.tables.infer import NO_ROWS, Cells, Floats, Rows, decode_plain_numbers, is_measurement, is_number
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".edges", ".edgelist")
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -43,9 +34,7 @@ FEW_ROWS = 10  # with fewer rows nothing is concluded from repeated values
 FIX_CELLS = "correct the line; a text that contains the delimiter needs quotation marks around it"
 FIX_NUMBER = "only numbers can be read here; `h3gnn fit` with --edges and --features encodes other columns"
 FIX_ID = "fill the cell or remove the line"
-FIX_DUPLICATE = (
-    "keep one row per node; if another column holds the ids, name it (--id-column, --label-id-column)"
-)
+FIX_DUPLICATE = "keep one row per node, or name another column of ids (--id-column, --label-id-column)"
 FIX_UNKNOWN = "give it a row, or remove it (--unknown-nodes drop, or add, if the command has it)"
 USUAL_NAMES = {
     "edges": {*roles.SOURCE_NAMES, *roles.TARGET_NAMES, *roles.WEIGHT_NAMES},
@@ -58,9 +47,6 @@ Ids = npt.NDArray[Any]
 
 def arrow_ids(column: Any, place: str) -> Any:
     """Return an Arrow column of node ids as int64 or as trimmed text, whichever its type decides."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     kind = column.type
@@ -75,9 +61,6 @@ def arrow_ids(column: Any, place: str) -> Any:
 
 def decode_ids(column: Any, place: str) -> Ids:
     """Return an Arrow column as int64 if it holds plain integers, else as text, "" where missing."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     ids = arrow_ids(column, place)
     if pa.types.is_integer(ids.type) and not ids.null_count:
         return np.asarray(ids.to_numpy())
@@ -94,8 +77,6 @@ def decode_ids(column: Any, place: str) -> Ids:
 
 def decode_numbers(column: Any, place: str) -> Floats:
     """Return an Arrow column as `[rows, values]`, NaN where missing: one value, or those of a list."""
-    import pyarrow as pa
-
     rows = len(column)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -109,8 +90,6 @@ def decode_numbers(column: Any, place: str) -> Floats:
 
 def odd_list(column: Any, width: int | None) -> int | None:
     """Return the first row of an Arrow column whose list has another length than those before, if any."""
-    import pyarrow.compute as pc
-
     if not _is_list(column.type):
         return None
     lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy()
@@ -119,20 +98,14 @@ def odd_list(column: Any, width: int | None) -> int | None:
 
 
 def _is_list(kind: Any) -> bool:
-    import pyarrow as pa
-
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _is_numeric(kind: Any) -> bool:
-    import pyarrow as pa
-
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
@@ -178,9 +151,6 @@ class LoadedTable:
 
     def is_unique(self, at: int) -> bool:
         """Whether a column has another value in every row."""
-        import pandas as pd
-        import pyarrow as pa
-
         kind = self.columns[at].type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         if not (pa.types.is_integer(kind) or _is_text(kind)):
@@ -211,9 +181,6 @@ class LoadedTable:
 
     def weights(self, at: int) -> tuple[Floats, Rows]:
         """Return a column of numbers, NaN where missing, and the rows that hold something else."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         column = self.columns[at]
         if _is_text(column.type) and self.table.delimiter is not None:
             try:
@@ -231,8 +198,6 @@ class LoadedTable:
 
     def frame(self, columns: Sequence[int]) -> pd.DataFrame:
         """Return columns as a DataFrame."""
-        import pandas as pd
-
         check_table_memory(self.table.path, sum(self.columns[at].nbytes for at in columns))
         names = self.table.unique_names(columns)
         with reading(self.table.path, "a table"):
@@ -247,9 +212,6 @@ class LoadedTable:
 
 def _finite_numbers(column: Any, *, parse: bool) -> Floats | None:
     """Return an Arrow column of finite numbers, `[rows, values]`; `parse` reads those written as text."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     parts, width = [], None
     for chunk in column.chunks:
         numbers = chunk
@@ -270,8 +232,6 @@ def _finite_numbers(column: Any, *, parse: bool) -> Floats | None:
 
 def _series(column: Any) -> pd.Series[Any]:
     """Return an Arrow column as a Series; text stays objects."""
-    import pandas as pd
-
     if not _is_text(column.type):
         return pd.Series(column.to_pandas(), dtype=None)
     texts = np.empty(len(column), dtype=object)
@@ -293,8 +253,6 @@ class Table:
 
     def load(self, columns: Sequence[int]) -> LoadedTable:
         """Return all rows of some columns as Arrow columns."""
-        import pyarrow as pa
-
         wanted = list(dict.fromkeys(columns))
         malformed = dict[int, int]()
         blocks = list(self._arrow_blocks(wanted, malformed))
@@ -308,8 +266,6 @@ class Table:
 
     def load_blocks(self, columns: Sequence[int]) -> Iterator[LoadedTable]:
         """Yield some columns, a block of rows at a time; reject malformed rows and an empty table."""
-        import pyarrow as pa
-
         wanted, malformed, first = list(dict.fromkeys(columns)), dict[int, int](), 0
         for block in self._arrow_blocks(wanted, malformed):
             self._malformed_rows(malformed).check()
@@ -321,8 +277,6 @@ class Table:
 
     def count_blocks(self) -> int:
         """Return the number of blocks that `load_blocks` yields, approximately."""
-        import pyarrow.parquet as pq
-
         if self.delimiter is not None:
             return 1 + self.path.stat().st_size // files.BLOCK_BYTES
         with reading(self.path, "Parquet"):
@@ -377,9 +331,6 @@ class Table:
 
     def _parse(self, content: bytes, wanted: Sequence[int]) -> tuple[list[Any], dict[int, int]]:
         """Return some columns of a text as text, and its malformed rows with the number of their cells."""
-        import pyarrow as pa
-        from pyarrow import csv as arrow
-
         labels = [str(position) for position in range(len(self.names))]
         block_size = max(1 << 20, 4096 * len(labels))  # pieces that threads share; a row must fit into one
         skipped = []
@@ -390,11 +341,11 @@ class Table:
 
         assert self.delimiter is not None
         with reading(self.path, "a table"):
-            table = arrow.read_csv(
+            table = csv.read_csv(
                 pa.BufferReader(content),
-                arrow.ReadOptions(column_names=labels, block_size=block_size),
-                arrow.ParseOptions(delimiter=self.delimiter, invalid_row_handler=skip),
-                arrow.ConvertOptions(
+                csv.ReadOptions(column_names=labels, block_size=block_size),
+                csv.ParseOptions(delimiter=self.delimiter, invalid_row_handler=skip),
+                csv.ConvertOptions(
                     include_columns=[labels[at] for at in wanted],
                     column_types=dict.fromkeys(labels, pa.string()),
                 ),
@@ -408,13 +359,11 @@ class Table:
         return [column.combine_chunks() for column in table.columns], odd
 
     def _parquet_blocks(self, wanted: Sequence[int]) -> Iterator[list[Any]]:
-        import pyarrow.parquet as pq
-
         unique = len(set(self.names)) == len(self.names)
         names = [self.names[column] for column in wanted] if unique else None
         with reading(self.path, "Parquet"):
             file = pq.ParquetFile(self.path, page_checksum_verification=True, pre_buffer=False)
-            check_parquet(self.path, file, wanted)
+            files.check_parquet(self.path, file, wanted)
             rows = min(files.BLOCK_ROWS, max(256, files.BLOCK_BYTES // len(wanted)))  # fewer of wide tables
             batches = file.iter_batches(batch_size=rows, columns=names)
         with file:
@@ -444,16 +393,11 @@ def open_table(
         header, delimiter: of text files.
         expected: names that the caller asks for; a row that holds one of them is a header.
     """
-    file = check_file(path, (*TEXT_SUFFIXES, *PARQUET_SUFFIXES), role=f"table of {role}")
-    try:
-        import pyarrow.parquet as pq
-    except ImportError:
-        message = f"{path}: reading tables needs pyarrow; install it with `pip install pyarrow`"
-        raise InputError(message, code="library-missing") from None
+    file = files.check_file(path, (*TEXT_SUFFIXES, *PARQUET_SUFFIXES), role=f"table of {role}")
     if file.suffix.lower() in PARQUET_SUFFIXES:
         with reading(file, "Parquet"):
             return Table(file, tuple(pq.read_schema(file).names))
-    rows, line, begin, after = first_rows(file, SAMPLE_ROWS)
+    rows, line, begin, after = files.first_rows(file, SAMPLE_ROWS)
     if delimiter is None and file.suffix.lower() in (".tsv", ".tab"):
         delimiter = "\t"
     delimiter = delimiter or next((mark for mark in "\t,;|" if mark in rows[0]), " ")
@@ -523,11 +467,9 @@ def _holds_names(first: Sequence[str], below: Sequence[Sequence[str]], role: str
 
 def add_duplicates(problems: Problems, ids: Ids, place: Callable[[int], str]) -> None:
     """Add the rows whose id an earlier row has to the problems; `place` names a row."""
-    import pandas as pd
-
     for row in np.flatnonzero(pd.Index(ids).duplicated() & (ids != "")).tolist():
         what = ""
-        if problems.count < MOST_SHOWN:
+        if problems.count < files.MOST_SHOWN:
             first = int(np.flatnonzero(ids == ids[row])[0])
             what = f"node {quoted(ids[row])} is already in {place(first)}"
         problems.add(partial(place, row), what, FIX_DUPLICATE, "id-duplicate")
