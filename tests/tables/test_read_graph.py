@@ -277,6 +277,9 @@ def test_texts_that_are_not_utf8_are_rejected(tmp_path: Path, content: bytes, pl
 
 
 def test_parquet_types_that_are_no_ids_or_numbers(tmp_path: Path) -> None:
+    pd.DataFrame({"source": [0], "target": [1], "weight": [[1.0]]}).to_parquet(tmp_path / "e.parquet")
+    with rejects("column-not-numeric"):
+        read_graph(tmp_path / "e.parquet")
     edges = write(tmp_path, edges="0,1\n")["edges"]
     pd.DataFrame({"id": [0.5, 1.5], "f": [1, 2]}).to_parquet(tmp_path / "f.parquet")
     with rejects("id-type-invalid") as caught:

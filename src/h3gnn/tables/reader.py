@@ -188,6 +188,8 @@ class LoadedTable:
             except pa.ArrowInvalid:
                 return decode_plain_numbers(self.cells(at).texts)
         place = f"{self.table.path}{self.table.title(at)}"
+        if _is_list(column.type):
+            raise GraphError(f"{place}: {column.type} is not a column of numbers", code="column-not-numeric")
         return np.concatenate([decode_numbers(one, place) for one in column.chunks])[:, 0], NO_ROWS
 
     def add_unreadable(self, at: int, rows: Rows, remedy: str) -> None:
