@@ -29,7 +29,7 @@ from h3gnn.graphs.provenance import Repair, warn_about_repairs
 from h3gnn.graphs.scaling import FeatureScaler
 from h3gnn.tables.frames import as_frame, column_names, counted, encode_frame, is_frame, is_mixed, node_names
 from h3gnn.tables.plan import TablePlan
-from h3gnn.training.batches import SampledBatches, WholeGraph, compared_nodes, sampled_batches
+from h3gnn.training.batches import SampledBatches, WholeGraph, compared_nodes
 from h3gnn.training.distributed import Ranks, shard_rows
 from h3gnn.training.history import History
 from h3gnn.training.models import FromSettings, Shape
@@ -234,7 +234,7 @@ class PreparedGraph:
             compared = compared_nodes(settings["nodes_per_step"], self.graph.num_nodes)
             return WholeGraph(features, self.support.to(device), hops, compared)
         members = assign_objectives(settings["objective"], settings["n_models"])
-        return sampled_batches(
+        return SampledBatches(
             shard_rows(self.rows(), ranks or Ranks(), in_memory=self.graph.in_memory),
             hops,
             device,

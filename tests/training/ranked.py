@@ -19,7 +19,7 @@ from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.synthetic import mixed_graph
 from h3gnn.storage.checkpoint_file import Checkpoints
-from h3gnn.training.batches import sampled_batches
+from h3gnn.training.batches import SampledBatches
 from h3gnn.training.checkpoints import collect_state, restore_state, synchronize
 from h3gnn.training.distributed import ProcessGroup, Ranks, process_group, rows_in_memory, shard_rows
 from h3gnn.training.history import Recorder
@@ -63,7 +63,7 @@ def step_of(kind: str, objective: Sequence[str], ranks: Ranks, *, sharded: bool 
     graph, rows = graph_rows()
     rows = shard_rows(rows, ranks, in_memory=True) if sharded else rows
     pairs = "edges" in objective
-    source = sampled_batches(rows, 2, CPU, batch_size=40, num_neighbors=[3, 2], paired=pairs)
+    source = SampledBatches(rows, 2, CPU, batch_size=40, num_neighbors=[3, 2], paired=pairs)
     how = H3GNN.from_preset(
         "single", n_models=2, learning_rate=0.01, objective=list(objective)
     ).get_settings()

@@ -14,7 +14,7 @@ from h3gnn.encoder.sparse import to_csr
 from h3gnn.encoder.tokens import whole_graph
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
-from h3gnn.training.batches import Batch, SampledBatches, Source, WholeGraph, prefetch, sampled_batches
+from h3gnn.training.batches import Batch, SampledBatches, Source, WholeGraph, prefetch
 from h3gnn.training.distributed import Ranks, rows_in_memory
 from h3gnn.training.loop import train
 from h3gnn.training.masking import DifficultyMask, ProbabilityMask, RandomMask
@@ -72,7 +72,7 @@ def batches_of(
 ) -> SampledBatches:
     features = graph.dense_features().double()
     rows = rows_in_memory(features.to_sparse_csr() if sparse else features, support)
-    return sampled_batches(rows, len(num_neighbors), CPU, batch_size=batch_size, num_neighbors=num_neighbors)
+    return SampledBatches(rows, len(num_neighbors), CPU, batch_size=batch_size, num_neighbors=num_neighbors)
 
 
 def step_on(
@@ -266,7 +266,7 @@ def test_node_numbers_are_uniform_and_belong_to_nodes() -> None:
 def test_a_paired_batch_holds_a_neighbour_of_every_seed_that_has_one(small_mixed: Graph) -> None:
     support = support_of(small_mixed)
     rows = rows_in_memory(small_mixed.dense_features().double(), support)
-    source = sampled_batches(rows, 2, CPU, batch_size=30, num_neighbors=3, paired=True)
+    source = SampledBatches(rows, 2, CPU, batch_size=30, num_neighbors=3, paired=True)
     edges = {pair for pair in zip(*small_mixed.edge_index.tolist(), strict=True) if pair[0] != pair[1]}
     edges |= {(end, begin) for begin, end in edges}
     seen = 0
@@ -293,7 +293,7 @@ def test_a_source_says_how_many_nodes_a_step_compares(small_mixed: Graph) -> Non
     wholes = [WholeGraph(features, support, 2, compared).in_a_step for compared in (None, 30, 500)]
     assert wholes == [100, 30, 100]
     for paired, most in ((False, 30), (True, 60)):
-        source = sampled_batches(rows, 2, CPU, batch_size=30, num_neighbors=3, paired=paired)
+        source = SampledBatches(rows, 2, CPU, batch_size=30, num_neighbors=3, paired=paired)
         assert source.in_a_step == most
         order = torch.Generator().manual_seed(0)
         assert max(len(batch.part.seeds) for batch in source.epoch(order, Ranks())) <= most
@@ -337,7 +337,7 @@ def test_batches_drawn_on_a_gpu_are_those_drawn_on_the_host(
     rows = rows_in_memory(to_csr(features) if sparse else features, support_of(small_mixed))
     made = []
     for device in (CPU, torch.device("cuda")):
-        source = sampled_batches(rows, 2, device, batch_size=30, num_neighbors=3, paired=True)
+        source = SampledBatches(rows, 2, device, batch_size=30, num_neighbors=3, paired=True)
         assert source.sampler.device.type == (device.type if fits else "cpu")
         order = torch.Generator().manual_seed(0)
         made.append([everything_in(batch) for batch in source.epoch(order, Ranks())])

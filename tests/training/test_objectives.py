@@ -21,7 +21,7 @@ from h3gnn.encoder.noise import SequentialNoise
 from h3gnn.encoder.sparse import take_rows
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
-from h3gnn.training.batches import Batch, SampledBatches, Source, WholeGraph, sampled_batches
+from h3gnn.training.batches import Batch, SampledBatches, Source, WholeGraph
 from h3gnn.training.distributed import Ranks, rows_in_memory
 from h3gnn.training.models import Training, stack_step
 from h3gnn.training.objectives import (
@@ -485,7 +485,7 @@ def batches_of(graph: Graph, batch_size: int, num_neighbors: int, paired: bool =
     dtype = torch.get_default_dtype()
     support = build_support(graph.edge_index, graph.num_nodes).to(torch.device("cpu"), dtype)
     kept = rows_in_memory(graph.dense_features().to(dtype), support)
-    return sampled_batches(
+    return SampledBatches(
         kept, 2, torch.device("cpu"), batch_size=batch_size, num_neighbors=num_neighbors, paired=paired
     )
 

@@ -16,7 +16,7 @@ from h3gnn.encoder.noise import Noise, PerNodeNoise, SequentialNoise
 from h3gnn.encoder.tokens import Part, Projected
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.training.batches import Batch, SampledBatches, Source, WholeGraph, sampled_batches
+from h3gnn.training.batches import Batch, SampledBatches, Source, WholeGraph
 from h3gnn.training.distributed import Ranks, rows_in_memory
 from h3gnn.training.masking import RandomMask
 from h3gnn.training.models import stack_step
@@ -40,7 +40,7 @@ def batches(
 ) -> SampledBatches:
     features = graph.dense_features().double()
     kept = rows_in_memory(features.to_sparse_csr() if sparse else features, support_of(graph))
-    return sampled_batches(kept, 2, CPU, batch_size=batch_size, num_neighbors=num_neighbors, paired=paired)
+    return SampledBatches(kept, 2, CPU, batch_size=batch_size, num_neighbors=num_neighbors, paired=paired)
 
 
 def stack(columns: int, entries: int, models: int = 2, edge_weights: str = "learned") -> EncoderStack:
@@ -228,7 +228,7 @@ def test_edges_drop_in_both_directions_and_loops_never(data: st.DataObject) -> N
     )
     sources: tuple[Source, Source] = (
         WholeGraph(FeatureMatrix(torch.eye(nodes)), support, 2),
-        sampled_batches(graph, 2, CPU, batch_size=4, num_neighbors=ALL),
+        SampledBatches(graph, 2, CPU, batch_size=4, num_neighbors=ALL),
     )
     for source, noise in zip(sources, noises, strict=True):
         batch = source.batch_of(seeds)
@@ -279,7 +279,7 @@ def test_the_mean_over_neighbours_by_hand() -> None:
         batch.neighbour_mean(torch.stack([values, -values])), torch.stack([wanted, -wanted])[..., None]
     )
     graph = rows_in_memory(torch.eye(6), support)
-    sampled = sampled_batches(graph, 2, CPU, batch_size=6, num_neighbors=ALL, paired=True)
+    sampled = SampledBatches(graph, 2, CPU, batch_size=6, num_neighbors=ALL, paired=True)
     (drawn,) = sampled.epoch(torch.Generator().manual_seed(2), Ranks())
     neighbours: list[list[float]] = [[] for _ in range(6)]
     own = values[drawn.part.seeds]

@@ -148,12 +148,8 @@ def load_model(folder: Path) -> ModelState:
 def _check_learned(tensors: dict[str, Tensor], scaling: str, graph: Graph | MappedGraph) -> dict[str, int]:
     """Check the tensors besides the encoder's weights, and return the sizes that all of them share."""
     sizes = {"nodes": graph.num_nodes, "features": graph.num_features}
-    check_tensor(
-        "encoder.linear_bias",
-        tensors.get("encoder.linear_bias"),
-        Spec(torch.float32, ("models", 1, "channels")),
-        sizes,
-    )
+    bias, spec = "encoder.linear_bias", Spec(torch.float32, ("models", 1, "channels"))
+    check_tensor(bias, tensors.get(bias), spec, sizes)
     beside = {name: one for name, one in tensors.items() if not name.startswith("encoder.")}
     scaled = () if scaling == "none" else MOMENTS
     specs = {name: Spec(torch.float32, SCALED[scaling]) for name in scaled}
@@ -181,17 +177,13 @@ def _check_sizes(description: dict[str, Any], sizes: dict[str, int], tensors: di
         raise FieldError("history.columns", "must have the loss and the effective rank of the same epochs")
     for name, rows in columns.items():
         if rows and len(rows[0]) != sizes["models"]:
-            raise FieldError(
-                f"history.columns.{name}", f"must have {sizes['models']} value(s) for each epoch"
-            )
+            raise FieldError(f"history.columns.{name}", f"must have {sizes['models']} value(s) per epoch")
 
 
 def check_weights(state: ModelState, module: torch.nn.Module) -> None:
     """Compare the saved weights with an encoder on `meta`, before one is built in memory."""
-    specs = {
-        f"encoder.{name}": Spec(value.dtype, tuple(value.shape))
-        for name, value in module.state_dict().items()
-    }
+    weights = module.state_dict()
+    specs = {f"encoder.{name}": Spec(one.dtype, tuple(one.shape)) for name, one in weights.items()}
     own = {name: value for name, value in state.tensors.items() if name.startswith("encoder.")}
     with naming(state.weights, ModelFolderError, "holds weights that do not fit the saved settings"):
         check_tensors(specs, own)

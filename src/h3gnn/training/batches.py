@@ -213,10 +213,11 @@ class WholeGraph:
 
 
 class SampledBatches:
-    """All nodes of a graph in batches of `batch_size` seeds, with the neighbours that a sampler draws.
+    """All nodes of a graph in batches of seeds, with sampled "neighbours", or as METIS "clusters".
 
-    Batches consist of `clusters`, if given. `paired` adds a random neighbour of each seed, for objectives on
-    pairs. The support is on the sampler's device; `device` is that of the encoder.
+    `batch_size` is the number of seeds over all processes; `num_neighbors` is per hop, and None is 10, then
+    5. `paired` adds a random neighbour of each seed to the seeds, for objectives on pairs. `device` is that
+    of the encoder.
     """
 
     whole = False
@@ -224,27 +225,34 @@ class SampledBatches:
     def __init__(
         self,
         graph: GraphRows,
-        sampler: NeighbourSampler,
-        batch_size: int,
+        hops: int,
         device: torch.device,
-        clusters: Sequence[NodeIds] | None = None,
         *,
+        batch_size: int,
+        num_neighbors: int | Sequence[int] | None = None,
+        batches: str = "neighbours",
         paired: bool = False,
     ) -> None:
-        self.graph, self.sampler, self.batch_size, self.device = graph, sampler, batch_size, device
-        self.support, self.nodes, self.paired = graph.support, graph.support.nodes, paired
-        self.clusters = None if clusters is None else list(clusters)
-        seeds = batch_size
-        if self.clusters is not None:
-            seeds = CLUSTERS_PER_BATCH * max(map(len, self.clusters), default=0)
+        self.support = _move_support(graph.support, device)
+        self.graph = GraphRows(graph.read, self.support, graph.columns)
+        self.batch_size, self.device, self.paired = batch_size, device, paired
+        self.nodes, self.clusters = self.support.nodes, list[NodeIds]()
+        crow, cols, seeds = self.support.pattern.crow, self.support.pattern.cols, batch_size
+        if batches == "clusters":
+            size = max(1, batch_size // CLUSTERS_PER_BATCH)
+            self.clusters = find_clusters(crow.cpu().numpy(), cols.cpu().numpy(), size)
+            seeds = CLUSTERS_PER_BATCH * max(map(len, self.clusters))
+            self.sampler: NeighbourSampler = ClusterSampler(crow, cols, hops)
+        else:
+            self.sampler = NeighbourSampler(crow, cols, neighbors_per_hop(hops, num_neighbors))
         self.in_a_step = min(self.nodes, seeds) * (2 if paired else 1)
 
     def epoch(self, order: torch.Generator, ranks: Ranks) -> Iterator[Batch]:
         """Yield every node once as a seed, in an order and with neighbours drawn from the generator."""
-        if self.clusters is None:
-            batches = node_batches(self.nodes, self.batch_size, order)
-        else:
+        if self.clusters:
             batches = cluster_batches(self.clusters, order)
+        else:
+            batches = node_batches(self.nodes, self.batch_size, order)
         if min(map(len, batches)) < ranks.size:
             raise InputError(
                 f"a batch of {min(map(len, batches))} node(s) is too small for {ranks.size} processes: "
@@ -369,32 +377,6 @@ def prefetch(make: Callable[[NodeIds], Result], seeds: Sequence[NodeIds]) -> Ite
 def compared_nodes(requested: int | str | None, nodes: int) -> int | None:
     """Return the number of nodes that a step compares; None is all."""
     return max(MIN_COMPARED, nodes // 2) if isinstance(requested, str) else requested
-
-
-def sampled_batches(
-    graph: GraphRows,
-    hops: int,
-    device: torch.device,
-    *,
-    batch_size: int,
-    num_neighbors: int | Sequence[int] | None = None,
-    batches: str = "neighbours",
-    paired: bool = False,
-) -> SampledBatches:
-    """Return mini-batches of a graph, of "neighbours" or METIS "clusters".
-
-    `num_neighbors` is per hop; None is 10, then 5. `paired` adds a random neighbour of each seed to the
-    seeds.
-    """
-    graph = GraphRows(graph.read, _move_support(graph.support, device), graph.columns)
-    crow, cols = graph.support.pattern.crow, graph.support.pattern.cols
-    if batches == "clusters":
-        size = max(1, batch_size // CLUSTERS_PER_BATCH)
-        clusters = find_clusters(crow.cpu().numpy(), cols.cpu().numpy(), size)
-        sampler: NeighbourSampler = ClusterSampler(crow, cols, hops)
-        return SampledBatches(graph, sampler, batch_size, device, clusters, paired=paired)
-    sampler = NeighbourSampler(crow, cols, neighbors_per_hop(hops, num_neighbors))
-    return SampledBatches(graph, sampler, batch_size, device, paired=paired)
 
 
 def _move_support(support: Support, device: torch.device) -> Support:

@@ -191,24 +191,17 @@ class Snapshots:
             self.epochs, lambda epoch, models, rows: self.callback(epoch, models, change(rows)), with_tokens
         )
 
-    def begin(self, step: Step, models: range) -> None:
-        """Pass on the untrained embedding, if requested."""
-        if 0 in self.epochs:
-            self._take(step, models, 0)
+    def begin(self, step: Step, models: range) -> AfterEpoch:
+        """Pass on the untrained embedding, if requested; return the callback for the end of each epoch."""
 
-    def after_epoch(self, step: Step, models: range) -> AfterEpoch:
-        """Return the callback for the end of each epoch."""
-
-        def take(epoch: int, recorder: Recorder) -> None:
+        def take(epoch: int, recorder: Recorder | None = None) -> None:
             if epoch + 1 in self.epochs:
-                self._take(step, models, epoch + 1)
+                assert isinstance(step.source, WholeGraph)
+                found = embed_models(step.student, step.source.rows(), with_tokens=self.with_tokens)
+                self.callback(epoch + 1, models, concat_models(found))
 
+        take(-1)
         return take
-
-    def _take(self, step: Step, models: range, epochs: int) -> None:
-        assert isinstance(step.source, WholeGraph)
-        found = embed_models(step.student, step.source.rows(), with_tokens=self.with_tokens)
-        self.callback(epochs, models, concat_models(found))
 
 
 def call_all(*callbacks: AfterEpoch | None) -> AfterEpoch | None:

@@ -232,10 +232,7 @@ def train_models(
             checkpointing(folder, step, {**(fingerprint or {}), "seeds": group}, training.epochs) as begun,
         ):
             recorder, write = begun
-            snapshot = None
-            if snapshots is not None:
-                snapshots.begin(step, models)
-                snapshot = snapshots.after_epoch(step, models)
+            snapshot = None if snapshots is None else snapshots.begin(step, models)
             watch = after_epoch_of(start) if after_epoch_of is not None and first else None
             history = train(
                 step,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, cast
 
 import torch
@@ -347,22 +348,19 @@ class ObjectiveEnsemble(nn.Module):
             return next(iter(self))[0].compare(view)
         last: list[tuple[slice, Tensor]] = []
 
-        def teacher(rows: slice) -> Tensor:
+        def teacher(models: slice, rows: slice) -> Tensor:
             """Share one embedding of the teacher between members that need the same rows."""
             assert view.teacher is not None
             if not last or last[0][0] != rows:
                 last[:] = [(rows, view.teacher(rows))]
-            return last[0][1]
-
-        def teacher_of(models: slice) -> Callable[[slice], Tensor]:
-            return lambda rows: teacher(rows)[models]
+            return last[0][1][models]
 
         compares = []
         for one, models in self:
             of = slice(models.start, models.stop)
             own = replace(
                 view,
-                teacher=teacher_of(of) if one.needs_teacher else None,
+                teacher=partial(teacher, of) if one.needs_teacher else None,
                 mask=view.mask[of],
                 pairs_kept=None if view.pairs_kept is None else view.pairs_kept[of],
                 generators=view.generators[of],
