@@ -154,8 +154,8 @@ def measure(name: str, seeds: int) -> list[dict[str, Any]]:
         rows.append(
             {"graph": name, "detector": title, "auc": mean, "std": std, "seeds": seeds, "origin": origin()}
         )
-        told = ", ".join(f"{case} {100 * mean[case]:.1f} ± {100 * std[case]:.1f}" for case in mean)
-        print(f"{name:20} {title:24} {told}", flush=True)
+        text = ", ".join(f"{case} {100 * mean[case]:.1f} ± {100 * std[case]:.1f}" for case in mean)
+        print(f"{name:20} {title:24} {text}", flush=True)
     return rows
 
 

@@ -23,7 +23,7 @@ FLAGS = (
 
 
 def missing() -> str:
-    """Say what is not installed; "" if a browser can be started."""
+    """Return what is not installed; "" if a browser can be started."""
     try:
         import selenium  # noqa: F401
     except ImportError:
@@ -36,7 +36,7 @@ def missing() -> str:
 
 @contextmanager
 def chromium(width: int = 1400, height: int = 1000) -> Iterator[Any]:
-    """Start a browser with a profile of its own that goes when it ends; downloads go to `.downloads`."""
+    """Start a browser with a temporary profile; downloads go to `.downloads`."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 

@@ -2,8 +2,8 @@
 
 `python -m benchmarks.choosing [GRAPH …] [--seeds 2]` trains the default of H3GNN, hides each fifth of a
 split's validation nodes in turn, lets every rule choose by the training nodes and the other four fifths, and
-prints the accuracy on the hidden ones. A graph with one split is split anew: its training and validation
-nodes are dealt six times. Test nodes are not looked at.
+prints the accuracy on the hidden ones. A graph with one split is split again: its training and validation
+nodes are redistributed six times. Test nodes are not used.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Probes:
         self.rows = project_onto(inner_products(embedding, nodes), nodes)
         self.labels, self.classes = labels, classes
 
-    def say(self, train: Tensor, asked: list[Tensor]) -> list[Tensor]:
+    def predict(self, train: Tensor, asked: list[Tensor]) -> list[Tensor]:
         """Return log-probabilities `[strengths, asked, classes]` for each column of training nodes."""
         nodes = torch.nonzero(train.any(dim=1)).flatten()
         targets = torch.nn.functional.one_hot(self.labels[nodes], self.classes).to(self.rows.dtype)
@@ -74,7 +74,7 @@ def compare(graph: Graph, embedding: Tensor) -> dict[str, float]:
         probes = Probes(embedding, first | second, labels, classes)
         nodes = torch.nonzero(second).flatten().cpu()
         nodes = nodes[torch.randperm(len(nodes), generator=generator)].to(embedding.device)
-        (log_p,) = probes.say(first[:, None], [nodes])
+        (log_p,) = probes.predict(first[:, None], [nodes])
         for fold in range(FOLDS):
             hidden = torch.arange(len(nodes), device=nodes.device) % FOLDS == fold
             seen = torch.zeros_like(second)
@@ -91,11 +91,11 @@ def _choices(
     """Return what each rule takes, by the training nodes and the validation nodes that are seen."""
     right, loss, tempered = probes.judged(log_p, nodes)
     many, own = len(nodes), torch.where(train | seen, probes.labels, -1).cpu()
-    dealt = resplit(own, train.cpu(), seen.cpu(), DRAWS, seed)
-    dealt_train, dealt_val = (mask.to(train.device) for mask in dealt)
-    asked = [torch.nonzero(one).flatten() for one in dealt_val.t()]
-    said = probes.say(dealt_train, asked)
-    means = np.mean([probes.judged(p, one) for p, one in zip(said, asked, strict=True)], axis=0)
+    drawn = resplit(own, train.cpu(), seen.cpu(), DRAWS, seed)
+    drawn_train, drawn_val = (mask.to(train.device) for mask in drawn)
+    asked = [torch.nonzero(one).flatten() for one in drawn_val.t()]
+    predicted = probes.predict(drawn_train, asked)
+    means = np.mean([probes.judged(p, one) for p, one in zip(predicted, asked, strict=True)], axis=0)
     return {
         "accuracy": one_standard_error_rule(right, loss, 0),
         "loss within one error": one_standard_error_rule(right, loss, many),
@@ -124,8 +124,8 @@ def main() -> None:
     mean = _mean(list(rows.values()))
     _tell("mean", mean)
     about: dict[str, Any] = {"seeds": asked.seeds, "folds": FOLDS, "draws": DRAWS, "device": str(device)}
-    told = {"about": {**about, **made_with()}, "rows": rows, "mean": mean}
-    asked.out.write_text(json.dumps(told, indent=1) + "\n")
+    result = {"about": {**about, **made_with()}, "rows": rows, "mean": mean}
+    asked.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def _mean(several: list[dict[str, float]]) -> dict[str, float]:

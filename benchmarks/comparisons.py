@@ -59,8 +59,8 @@ def _cell(rows: dict[str, Any], name: str) -> str:
         return "–"
     row = rows[name]
     star = " ★" if row["test"] == max(one["test"] for one in rows.values()) else ""
-    told = "" if row["p"] >= SIGNIFICANT else f" (p {row['p']:.3f})" if row["p"] >= 0.001 else " (p < 0.001)"
-    return f"{row['test']:.1f} ± {row['spread']:.1f}{told}{star}"
+    text = "" if row["p"] >= SIGNIFICANT else f" (p {row['p']:.3f})" if row["p"] >= 0.001 else " (p < 0.001)"
+    return f"{row['test']:.1f} ± {row['spread']:.1f}{text}{star}"
 
 
 def main() -> None:

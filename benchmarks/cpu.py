@@ -28,7 +28,7 @@ RESULTS = Path(__file__).parent / "results" / "cpu.json"
 WIDE = ("texas", "cora")
 """Graphs that are measured at C = 512 too; the others take minutes, so `--all` asks for them."""
 TARGET = 1.3
-"""An epoch should take at most so many times its floor."""
+"""An epoch should take at most this multiple of its floor."""
 BASE = Shape(nodes=4000, edges=16000, features=1000, density=0.02)
 
 
@@ -107,7 +107,7 @@ def compare(name: str, channels: int, seconds: float) -> list[dict[str, Any]]:
 
 
 def compare_stack(name: str, channels: int, models: int, seconds: float) -> list[dict[str, Any]]:
-    """Measure so many models at once against as many epochs of one model, one after another."""
+    """Measure this many models at once against as many epochs of one model, one after another."""
     graph = graph_of(name)
     rows = []
     for precision in precisions():
@@ -226,12 +226,12 @@ def measure(asked: argparse.Namespace) -> None:
     for row in compare_stack("texas", 128, 8, seconds):
         rows.append(row)
         show(row)
-    grown = growth(seconds)
-    for row in grown:
+    increase = growth(seconds)
+    for row in increase:
         show(row)
     if whole:
         RESULTS.parent.mkdir(exist_ok=True)
-        kept = {"machine": machine(), "rows": rows, "growth": grown}
+        kept = {"machine": machine(), "rows": rows, "growth": increase}
         RESULTS.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
         print(f"wrote {RESULTS}")
 

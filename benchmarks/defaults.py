@@ -127,8 +127,8 @@ def table(runs: list[dict[str, Any]], variants: Iterable[str]) -> str:
     for variant in variants:
         found = [run["scores"].get(variant) for run in runs]
         if any(found):
-            told = ["–" if one is None else f"{one['accuracy']:.1f} ± {one['error']:.1f}" for one in found]
-            lines.append([variant, *told])
+            cells = ["–" if one is None else f"{one['accuracy']:.1f} ± {one['error']:.1f}" for one in found]
+            lines.append([variant, *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

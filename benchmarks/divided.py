@@ -1,7 +1,7 @@
 """Memory of each of several processes: `python -m benchmarks.divided --processes 1 2 4`.
 
 A random graph in files, as in `benchmarks.scale`; then some steps of the preset `single`, with
-fixed edge weights, in 1, 2, … processes. Each looks at its own memory, without the pages of mapped
+fixed edge weights, in 1, 2, … processes. Each measures its own memory, without the pages of mapped
 files, at the pages of the features that it has touched, at the bytes of what grows with the graph, and at
 what it sends. From these bytes the same is computed for a graph a hundred times as large. `--folder` keeps
 the graph, or takes one that was kept.
@@ -27,7 +27,7 @@ LARGER = 100
 
 
 class PeakOfOwnMemory:
-    """Looks at this process's memory, without the pages of files, while the block runs; bytes."""
+    """Measures this process's memory, without the pages of files, while the block runs; bytes."""
 
     def __init__(self) -> None:
         self.most, self._done = 0, threading.Event()
@@ -89,7 +89,7 @@ def take_steps(folder: Path, steps: int) -> dict[str, Any]:
             step.train_on(batch, mask)
         sent = [(line.sent - one) / steps for line, one in zip(lines, before, strict=True)]
         per_node = [step.difficulty, mask, source.support.in_degree, source.support.out_degree]
-        numbers = 4 + 8  # where each node stands in a batch, and the order of an epoch
+        numbers = 4 + 8  # the position of each node in a batch, and the order of an epoch
         return {
             "rank": ranks.rank,
             "own": peak.most,
@@ -103,7 +103,7 @@ def take_steps(folder: Path, steps: int) -> dict[str, Any]:
 
 
 def in_processes(folder: Path, processes: int, steps: int) -> dict[str, Any]:
-    """Measure in so many processes; return the largest figure of any of them."""
+    """Measure in this many processes; return the largest figure of any of them."""
     with tempfile.TemporaryDirectory(prefix="h3gnn-divided-") as name:
         command = [sys.executable]
         if processes > 1:

@@ -226,7 +226,7 @@ def _scikit_learn_losses(rows: Tensor, labels: Tensor) -> list[float]:
         model = LogisticRegression(C=1 / (strength * len(rows)), max_iter=LONG, tol=1e-6)
         model.fit(rows.numpy(), labels.numpy())
         weights = torch.from_numpy(model.coef_)
-        said = rows @ weights.T + torch.from_numpy(model.intercept_)
+        logits = rows @ weights.T + torch.from_numpy(model.intercept_)
         pull = 0.5 * strength * float(weights.square().sum())
-        losses.append(float(torch.nn.functional.cross_entropy(said, labels)) + pull)
+        losses.append(float(torch.nn.functional.cross_entropy(logits, labels)) + pull)
     return losses

@@ -1,10 +1,10 @@
-"""How well new nodes are embedded by `H3GNN.extend`, against embedding or fitting the whole graph anew.
+"""How well new nodes are embedded by `H3GNN.extend`, compared with embedding or fitting all nodes again.
 
 `python -m benchmarks.new_nodes [GRAPH …] [--seeds 3]` takes a tenth of a graph's nodes away, fits the rest
 with the preset `quick`, and lets the nodes come back with their edges, in three ways: `extend` (only the new
-rows; fitted ones stay), `refresh` (all rows by the fitted model in the grown graph), `refit` (a new fit of
-the whole graph). For each, a classifier learns from half of the fitted nodes and is asked about the new
-ones; beside it stand the cosine of `extend` with `refresh` for the new nodes, and how much `refresh` moves
+rows; fitted ones stay), `refresh` (all rows by the fitted model in the extended graph), `refit` (a new fit of
+the whole graph). For each, a classifier learns from half of the fitted nodes and predicts the new
+ones; the rows also hold the cosine of `extend` with `refresh` for the new nodes, and how much `refresh` moves
 the old ones.
 """
 
@@ -44,10 +44,10 @@ def part(graph: Graph, nodes: npt.NDArray[np.int64]) -> Graph:
 
 
 def accuracy(embedding: Floats, labels: npt.NDArray[np.int64], old: int, asked: Floats) -> float:
-    """Return the share of new nodes whose class a classifier of half of the old ones says."""
+    """Return the share of new nodes whose class a classifier of half of the old ones predicts."""
     chosen = np.arange(0, old, 2)
-    said = NodePredictor(embedding, chosen, labels[chosen], int(labels.max()) + 1, Rule())(asked)
-    return float((said.classes == labels[old:]).mean())
+    predicted = NodePredictor(embedding, chosen, labels[chosen], int(labels.max()) + 1, Rule())(asked)
+    return float((predicted.classes == labels[old:]).mean())
 
 
 def cosine(left: Floats, right: Floats) -> float:

@@ -44,7 +44,7 @@ requestAnimationFrame(next);
 
 
 def measure(nodes: int) -> dict[str, Any]:
-    """Return how a page of so many nodes opens and pans."""
+    """Return how a page of this many nodes opens and pans."""
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "page.html"
         page.write_text(made_up_page(nodes))

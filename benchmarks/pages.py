@@ -75,7 +75,7 @@ def made_up_findings(nodes: int, *, classes: int = 5, degree: int = 6, seed: int
 
 
 def made_up_committee(nodes: int, *, seed: int = 0) -> Findings:
-    """Return findings in which two models of "teacher" and one of "edges" stand side by side."""
+    """Return findings in which two models of "teacher" and one of "edges" are side by side."""
     findings, random = made_up_findings(nodes, seed=seed), np.random.default_rng(seed)
     assert findings.scores is not None
     names, rows = findings.scores.class_names, findings.scores.rows

@@ -62,7 +62,7 @@ def keep_rows(words: str, compare: Compare, graphs: Collection[str], seeds: int,
     """Read the arguments, compare two ways on each graph, print the rows and keep them.
 
     Args:
-        words: what `--help` says.
+        words: the text of `--help`.
         compare: from a graph's name, a number of seeds and a device to a row.
         graphs, seeds, results: the defaults of the arguments.
     """

@@ -22,7 +22,7 @@ SEARCHED = ("classification", "filtered")
 
 
 def main() -> None:
-    """Write the presets, and say which searches are missing."""
+    """Write the presets, and print which searches are missing."""
     store = ResultStore(RESULTS / "cells")
     known = {graph: next(iter(cells.values()))["sha256"] for graph, cells in store.groups.items()}
     title = find_entry("tuned").title

@@ -46,9 +46,9 @@ class Block(nn.Module):
         )
 
     def attend(self, x: Tensor) -> Tensor:
-        """Let the tokens of each node hear one another."""
-        heard: Tensor = self.attention(x, x, x, need_weights=False)[0]
-        return heard
+        """Let the tokens of each node attend to one another."""
+        attended: Tensor = self.attention(x, x, x, need_weights=False)[0]
+        return attended
 
     def forward(self, x: Tensor) -> Tensor:
         """`[nodes, tokens, channels]` to the same shape."""

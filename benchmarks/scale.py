@@ -1,6 +1,6 @@
 """Time and memory as a graph grows: `python -m benchmarks.scale [--table] [--commands] [--device cuda]`.
 
-A random graph is written in the files of `h3gnn prepare`. Then, each in a process of its own so that its peak
+A random graph is written in the files of `h3gnn prepare`. Then, each in a separate process so that its peak
 memory is its own: an epoch of mini-batches of one model (the preset `single` with fixed edge weights) and
 the writing of all embeddings; and, where it fits, an epoch of full-graph training with the plain
 implementation of `benchmarks/reference.py`. `--table` does this for graphs of 10⁵ to 10⁷ edges, and computes
@@ -212,7 +212,7 @@ def run_plain(folder: Path) -> dict[str, float]:
 
 
 def in_child(mode: str, folder: Path, epochs: int = 1, batch_size: int = BATCH) -> dict[str, Any]:
-    """Measure in a process of its own; a process that runs out of memory leaves no figures."""
+    """Measure in a separate process; a process that runs out of memory leaves no figures."""
     command = [sys.executable, "-m", "benchmarks.scale", "--child", mode, "--folder", str(folder)]
     command += ["--epochs", str(epochs), "--batch-size", str(batch_size)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -264,11 +264,11 @@ def run_commands(folder: Path, nodes: int, edges: int, epochs: int) -> dict[str,
 
 
 def watched(command: list[str], temporary: Path) -> dict[str, Any]:
-    """Run a command, and look at its memory twice a second; its temporary files go into a folder."""
+    """Run a command, and sample its memory twice a second; its temporary files go into a folder."""
     start, own, error = time.perf_counter(), 0, temporary / "stderr.txt"
-    with error.open("w") as told:
+    with error.open("w") as errors:
         surroundings = {**os.environ, "TMPDIR": str(temporary)}
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=told, env=surroundings)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=surroundings)
         ended = 0
         while not ended:
             own = max(own, _own_kilobytes(process.pid))
@@ -345,7 +345,7 @@ def computed(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def machine() -> dict[str, Any]:
-    """Say where figures were taken."""
+    """Return where figures were measured."""
     import torch
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9

@@ -1,6 +1,6 @@
 """Puts the stored results into the documents: `python -m benchmarks.tables`.
 
-What stands in a document between `<!-- stored: NAME -->` and `<!-- end -->` is made from benchmarks/results
+The text in a document between `<!-- stored: NAME -->` and `<!-- end -->` is made from benchmarks/results
 by the function that `PIECES` has under that name; the rest is written by hand. A test compares the two.
 """
 
@@ -90,9 +90,9 @@ def gpu_targets() -> str:
     for aim in found["targets"]:
         unit = "MB" if aim["what"].endswith("_mb") else "ms a model" if "per" in aim["what"] else "ms"
         where = of[aim["graph"], aim["models"]]
-        told = [f"{aim['measured']:g} {unit}", f"{aim['target']:g} {unit}"]
-        told += ["reached" if aim["reached"] else "missed", where["kernels"], f"{where['kernels_ms']} ms"]
-        rows.append([aim["graph"], aim["models"], *told, *(f"{where['shares'][kind]} %" for kind in kinds)])
+        cells = [f"{aim['measured']:g} {unit}", f"{aim['target']:g} {unit}"]
+        cells += ["reached" if aim["reached"] else "missed", where["kernels"], f"{where['kernels_ms']} ms"]
+        rows.append([aim["graph"], aim["models"], *cells, *(f"{where['shares'][kind]} %" for kind in kinds)])
     return grid(["graph", "models", "measured", "target", "", "kernels", "their time", *kinds], rows)
 
 
@@ -150,7 +150,7 @@ def divided() -> str:
 def scale_cuda() -> str:
     """Return an epoch of mini-batches on a GPU, with the graph in the host's memory."""
     row = stored("scale_cuda")
-    told = {
+    cells = {
         "nodes": f"{row['nodes']:,}",
         "edges": f"{row['edges']:,}",
         "seeds in a batch": f"{row['batch_size']:,}",
@@ -161,7 +161,7 @@ def scale_cuda() -> str:
         "of the host": _gigabytes(row["peak_mb"]),
     }
     where = f"{row['device']}, torch {row['machine']['torch']}."
-    return f"{grid(told, [told.values()])}\n\n{where}"
+    return f"{grid(cells, [cells.values()])}\n\n{where}"
 
 
 def scale_commands() -> str:
@@ -195,8 +195,8 @@ def sizes_cpu() -> str:
     """Return what sizes of the default take on a CPU, the slowest first."""
     (run,) = stored("sizes_cpu")["runs"]
     scores = sorted(run["scores"].items(), key=lambda one: -one[1]["seconds"])
-    told = [[name, f"{one['seconds']:.0f}", f"{one['accuracy']:.1f}"] for name, one in scores]
-    return grid(["", f"seconds of a fit of {run['graph']}", "validation accuracy"], told)
+    cells = [[name, f"{one['seconds']:.0f}", f"{one['accuracy']:.1f}"] for name, one in scores]
+    return grid(["", f"seconds of a fit of {run['graph']}", "validation accuracy"], cells)
 
 
 def choosing() -> str:
@@ -254,7 +254,7 @@ def filled(text: str) -> str:
 
 
 def _with_origin(found: dict[str, Any], figures: str) -> str:
-    """Return a table with where it was measured, and what else the results say of themselves."""
+    """Return a table with where it was measured, and the note of the results."""
     where = f"{found['device']}, torch {found['versions']['torch']}."
     return f"{figures}\n\n{' '.join([where, found['note']] if 'note' in found else [where])}"
 

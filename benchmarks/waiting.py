@@ -12,7 +12,7 @@ commands: `fit`, `evaluate` and `report` of the built-in graph of 1,000 nodes, a
 default methods, each from start to end with all its imports: seconds, and seconds of all processors together,
 which a machine that does other work too changes less.
 
-large: `report` of the built-in graph grown to 50,000 nodes, after a fit of one epoch that is not counted.
+large: `report` of the built-in graph enlarged to 50,000 nodes, after a fit of one epoch that is not counted.
 
 fits: whole default fits of Cora, PubMed (random graphs of their shapes where the files are not at hand) and a
 random graph of 30,000 nodes; on a GPU after two small fits that load libraries and compile kernels.
@@ -51,7 +51,7 @@ TARGETS = {
 }
 """Seconds that are aimed at, on two cores and on an H200; `compare` is of some 3,000 nodes."""
 PROBE_TARGETS, PROBED = {"cpu": 25.0, "cuda": 1.0}, 2048
-"""Seconds of the probe of 3,000 nodes with so many columns, all splits and strengths."""
+"""Seconds of the probe of 3,000 nodes with this many columns, all splits and strengths."""
 COLUMNS = {"cpu": "CPU", "cuda": "GPU"}
 
 
@@ -107,10 +107,10 @@ def time_large(device: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         model = H3GNN(epochs=1, device=device, verbose=False).fit(mixed_graph(LARGE))
         model.save(Path(folder) / "run")
-        told = {"columns": model.embedding_.shape[1]}
+        extra = {"columns": model.embedding_.shape[1]}
         del model
         return [
-            run_command(name, ["report", "run", "--device", device], folder, TARGETS[device][name]) | told
+            run_command(name, ["report", "run", "--device", device], folder, TARGETS[device][name]) | extra
         ]
 
 
@@ -126,9 +126,9 @@ def time_fits(device: str, wanted: Wanted) -> list[dict[str, Any]]:
         graph = random_graph(LARGE_FITTED) if name.startswith("random") else graph_of(name)
         began = time.perf_counter()
         cost = H3GNN(device=device, verbose=False).fit(graph).cost_
-        told = {"real": _is_real(name), "megabytes": cost["peak_megabytes"]}
+        extra = {"real": _is_real(name), "megabytes": cost["peak_megabytes"]}
         target = targets[device == "cuda"]
-        rows.append(aimed(f"fit of {name}", time.perf_counter() - began, target, **told))
+        rows.append(aimed(f"fit of {name}", time.perf_counter() - began, target, **extra))
     return rows
 
 
@@ -205,10 +205,10 @@ def _seconds(taken: float) -> str:
 
 
 def _words(row: dict[str, Any]) -> str:
-    told = f"{row['seconds']:.0f} s" if row["seconds"] >= 10 else f"{row['seconds']:.2f} s"
+    text = f"{row['seconds']:.0f} s" if row["seconds"] >= 10 else f"{row['seconds']:.2f} s"
     if "target" in row:
-        told += f" ({'reached' if row['reached'] else 'missed'}: {row['target']:.0f} s)"
-    return f"{told}; {row['where']}" if "where" in row else told  # of another machine than the column's
+        text += f" ({'reached' if row['reached'] else 'missed'}: {row['target']:.0f} s)"
+    return f"{text}; {row['where']}" if "where" in row else text  # of another machine than the column's
 
 
 def main() -> None:

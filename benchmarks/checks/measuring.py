@@ -26,7 +26,7 @@ from reproduction.files import fingerprint
 from reproduction.origin import made_with
 
 HERE = Path(__file__).parent
-LOOKS = 20
+CANDIDATES = 20
 """Number of candidate epochs, where the authors select an epoch."""
 MEMORY = 2**34
 
@@ -138,7 +138,7 @@ def _embedded(
         return Found([], scores[options.get("measure", "acc")])
 
     rule = check.get("epoch", "last")
-    epochs = [] if rule == "last" else snapshot_epochs(settings.epochs, LOOKS)
+    epochs = [] if rule == "last" else snapshot_epochs(settings.epochs, CANDIDATES)
 
     def keep(_: int, rows: torch.Tensor) -> None:
         every.append(score(rows))

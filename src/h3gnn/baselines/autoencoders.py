@@ -168,7 +168,7 @@ class ConvolutionalEncoder(nn.Module):
 
     def forward(self, features: Features, matrix: SparseMatrix) -> Any:
         """Return the output, or a tuple of several outputs."""
-        hidden = torch.relu(self.first.of_features(features, matrix))
+        hidden = torch.relu(self.first(features, matrix))
         outputs = tuple(head(hidden, matrix) for head in self.heads)
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -394,7 +394,7 @@ class SDCN(Embedder):
 
     def convolve(self, layers: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Return the input and the output of the last convolution."""
-        output: Tensor = self.first.of_features(self.features, self.matrix)
+        output: Tensor = self.first(self.features, self.matrix)
         for convolution, layer in zip(self.others, layers, strict=True):
             read = (1 - self.settings.share) * torch.relu(output) + self.settings.share * layer
             output = convolution(read, self.matrix)

@@ -48,12 +48,12 @@ class DGI(Embedder):
     def build(self, graph: Graph) -> None:
         from torch_geometric.nn import DeepGraphInfomax
 
-        width = self.settings.width
-        encoder = GraphEncoder(self.features, [width], [nn.PReLU()])
+        width, matrix = self.settings.width, gcn_adjacency(graph, self.device)
+        encoder = self.encoder = GraphEncoder(self.features, [width], [nn.PReLU()])
         self.order = torch.arange(graph.num_nodes, device=self.device)
         self.infomax = DeepGraphInfomax(
             width,
-            _InOrder(encoder, gcn_adjacency(graph, self.device)),
+            lambda order: encoder.along(matrix, encoder.product().index_select(0, order)),
             summary=lambda z, *_: torch.sigmoid(z.mean(dim=0)),
             corruption=lambda order: order[torch.randperm(order.numel(), device=order.device)],
         )
@@ -64,17 +64,6 @@ class DGI(Embedder):
 
     def embedding(self) -> Tensor:
         return self.infomax.encoder(self.order)
-
-
-class _InOrder(nn.Module):
-    """An encoder of permuted node features."""
-
-    def __init__(self, encoder: GraphEncoder, matrix: SparseMatrix) -> None:
-        super().__init__()
-        self.encoder, self.matrix = encoder, matrix
-
-    def forward(self, order: Tensor) -> Tensor:
-        return self.encoder.along(self.matrix, self.encoder.product().index_select(0, order))
 
 
 @dataclass(frozen=True)
@@ -290,8 +279,12 @@ class MVGRL(Embedder):
 
         seen = [product[start:stop] for product in products]
         true, false = encode(seen), encode([rows.index_select(0, shuffled) for rows in seen])
-        summaries = [torch.sigmoid(rows.mean(dim=0)) for rows in true]
-        return view_loss(true, false, [self.bilinear @ one for one in summaries], self.bias)
+        keys = [self.bilinear @ torch.sigmoid(rows.mean(dim=0)) for rows in reversed(true)]
+        positive, negative = (
+            torch.cat([one @ key for one, key in zip(rows, keys, strict=True)]) + self.bias
+            for rows in (true, false)
+        )
+        return (functional.softplus(-positive).mean() + functional.softplus(negative).mean()) / 2
 
     def embedding(self) -> Tensor:
         return self.near(self.matrix) + self.far(self.diffusion)
@@ -320,13 +313,6 @@ def between(matrix: SparseMatrix, start: int, stop: int) -> SparseMatrix:
     inside = (matrix.rows >= start) & (matrix.rows < stop) & (matrix.cols >= start) & (matrix.cols < stop)
     rows, cols = matrix.rows[inside] - start, matrix.cols[inside] - start
     return SparseMatrix(rows, cols, matrix.values[inside], (stop - start, stop - start))
-
-
-def view_loss(true: list[Tensor], false: list[Tensor], keys: list[Tensor], bias: Tensor) -> Tensor:
-    """Return the cross-entropy of two views' nodes against the other view's key, `[D]` each."""
-    positive = torch.cat([rows @ key for rows, key in zip(true, reversed(keys), strict=True)]) + bias
-    negative = torch.cat([rows @ key for rows, key in zip(false, reversed(keys), strict=True)]) + bias
-    return (functional.softplus(-positive).mean() + functional.softplus(negative).mean()) / 2
 
 
 @dataclass(frozen=True)

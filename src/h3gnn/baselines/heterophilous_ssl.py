@@ -333,7 +333,11 @@ class GraphACL(Embedder):
     def asymmetric(self, predicted: Tensor, target: Tensor, embedding: Tensor) -> Tensor:
         """Return the loss of rows of length 1: a node's prediction, a neighbour's target, embeddings."""
         samples, temperature = self.settings.samples, self.settings.temperature
-        here, there = self._pairs()
+        here, there = self.neighbours.rows, self.neighbours.cols
+        if samples:
+            linked = (self.neighbours.degree > 0).nonzero().squeeze(1)
+            here = linked.repeat_interleave(samples)
+            there = self.neighbours.draw(samples)[linked].flatten()
         alike = (predicted[here] * target[there]).sum(dim=1) / temperature
         if samples:
             others = torch.randint(len(embedding), (len(embedding), samples), device=embedding.device)
@@ -343,15 +347,6 @@ class GraphACL(Embedder):
         each = torch.logaddexp(alike, crowd[here]) - alike
         count = torch.bincount(here, minlength=len(embedding))
         return (each / count[here]).sum() / (count > 0).sum()
-
-    def _pairs(self) -> tuple[Tensor, Tensor]:
-        """Return nodes and their neighbours, all or drawn; a node without any has no pair."""
-        near = self.neighbours
-        if not self.settings.samples:
-            return near.rows, near.cols
-        linked = (near.degree > 0).nonzero().squeeze(1)
-        there = near.draw(self.settings.samples)[linked]
-        return linked.repeat_interleave(self.settings.samples), there.flatten()
 
     def after(self, epoch: int) -> None:
         update_average(self.target, self.online, self.settings.momentum)

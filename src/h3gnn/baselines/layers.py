@@ -232,11 +232,7 @@ class Convolution(nn.Module):
         self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(in_channels, out_channels)))
         self.bias = nn.Parameter(torch.zeros(out_channels))
 
-    def of_features(self, features: Features, matrix: SparseMatrix, kept: Tensor | None = None) -> Tensor:
-        """Convolve the features; columns outside `kept` `[features]` are zero."""
-        return matrix @ (features @ only(self.weight, kept)) + self.bias
-
-    def forward(self, hidden: Tensor, matrix: SparseMatrix) -> Tensor:
+    def forward(self, hidden: Tensor | Features, matrix: SparseMatrix) -> Tensor:
         return matrix @ (hidden @ self.weight) + self.bias
 
 
@@ -299,10 +295,9 @@ class Attention(nn.Module):
         """Return the attention coefficients `[edges, heads]`."""
         from torch_geometric.utils import softmax
 
-        score = functional.leaky_relu(
-            source.index_select(0, edges.cols) + target.index_select(0, edges.rows), 0.2
-        )
-        return self.drop(softmax(score, edges.rows, num_nodes=edges.shape[0]))
+        score = source.index_select(0, edges.cols) + target.index_select(0, edges.rows)
+        share = softmax(functional.leaky_relu(score, 0.2), edges.rows, num_nodes=edges.shape[0])
+        return self.drop(share)
 
 
 def weighted_sum(hidden: Tensor, shares: Tensor, edges: SparseMatrix) -> Tensor:
@@ -310,10 +305,8 @@ def weighted_sum(hidden: Tensor, shares: Tensor, edges: SparseMatrix) -> Tensor:
 
     One sparse product per head, so that no message is kept for backward. The edges' own values are ignored.
     """
-    heads = [
-        edges.with_values(shares[:, head].contiguous()) @ hidden[:, head] for head in range(shares.shape[1])
-    ]
-    return torch.stack(heads, dim=1)
+    heads = zip(shares.unbind(1), hidden.unbind(1), strict=True)
+    return torch.stack([edges.with_values(share.contiguous()) @ head for share, head in heads], dim=1)
 
 
 class GraphEncoder(nn.Module):

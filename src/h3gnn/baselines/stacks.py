@@ -52,14 +52,6 @@ class Noise:
         self.rate_of = [member.point.dropout for member in members]
         self.rates = torch.tensor(self.rate_of, device=device)[:, None]
 
-    def coins(self, *shape: int) -> Tensor:
-        """Return uniform numbers `[shape[0], models, shape[1:]]`."""
-        device = self.index.device
-        drawn = [torch.rand(*shape, generator=generator, device=device) for generator in self.generators]
-        if len(drawn) == 1:
-            return drawn[0].unsqueeze(1)
-        return torch.stack(drawn, dim=1).index_select(1, self.index)
-
     def at(self, rate: float) -> Noise:
         """Return the same generators with one rate for all models, for dropout outside the grid."""
         other = object.__new__(Noise)
@@ -69,7 +61,10 @@ class Noise:
 
     def drop(self, x: Tensor) -> Tensor:
         """Zero values of `[rows, models, channels]`, each model at its own rate, and scale up the rest."""
-        kept = self.coins(x.shape[0], x.shape[2]) >= self.rates
+        shape, device = (x.shape[0], x.shape[2]), self.index.device
+        drawn = [torch.rand(shape, generator=generator, device=device) for generator in self.generators]
+        coins = torch.stack(drawn, dim=1)
+        kept = (coins if len(drawn) == 1 else coins.index_select(1, self.index)) >= self.rates
         return x * (kept / (1 - self.rates))
 
     def runs(self) -> list[tuple[int, int, float]]:
