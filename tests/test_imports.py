@@ -1,4 +1,4 @@
-"""Who may import whom, through any number of modules: data walks one way through the package."""
+"""Import rules, transitively: data flows one way through the package."""
 
 from __future__ import annotations
 
@@ -25,14 +25,11 @@ ROOT = {
     "resources",
     "settings",
 }
-ON_THE_MOVE: set[str] = set()
-"""Modules at the root that are about to find a home in a package."""
-
 FILES = {"storage", "storage.atomic", "storage.schema"}
-"""How files are written and checked: modules that know no other part of the package."""
+"""Modules that write and validate files; they import no other part of the package."""
 
 ABOVE = {"classifier", "cli", "estimator", "experiments", "report"}
-"""What everything else is used by."""
+"""Modules that use everything else."""
 FORBIDDEN = {
     "errors": {"*"},
     "resources": {"*"},
@@ -70,8 +67,8 @@ FORBIDDEN = {
     "experiments": {"cli", "report"},
     "report.findings": {"*"},
 }
-"""What a part must not reach. "*" is everything but errors, resources and schema, what precedes the part in
-its package, and `h3gnn` itself, which is the door for users and imports nothing until it is asked."""
+"""What a part must not import, directly or not. "*" is everything but errors, resources, the packages around
+the part, and `h3gnn` itself, which imports lazily."""
 ALLOWED = {
     "baselines": {"training", "training.optimizer", "training.resources", "training.teacher"},
     "storage.checkpoint_file": {"storage.tensors"},
@@ -81,7 +78,7 @@ LOADERS = {"graphs.datasets", "graphs.formats", "ondisk.mapped", "ondisk.prepare
 
 
 def name_of(path: Path) -> str:
-    """The name of a module below h3gnn: `tables.read`, or `tables` for a package itself."""
+    """Return the name of a module below h3gnn, such as `tables.read`."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 
@@ -91,7 +88,7 @@ MODULES = {name_of(path): path for path in PACKAGE.rglob("*.py")}
 
 @cache
 def imports_of(module: str) -> frozenset[str]:
-    """Modules of h3gnn that a module imports, wherever the import stands, with the packages around them."""
+    """Return the modules of h3gnn that a module imports anywhere, with their packages."""
     if module == "__init__":
         return frozenset()
     found = set()
@@ -105,14 +102,14 @@ def imports_of(module: str) -> frozenset[str]:
 
 
 def around(dotted: str) -> Iterator[str]:
-    """A module and the packages that Python runs on the way to it."""
+    """Yield a module and the packages that Python imports before it."""
     parts = dotted.split(".")
     if parts[0] == "h3gnn":
         yield from (name for end in range(2, len(parts) + 1) if (name := ".".join(parts[1:end])) in MODULES)
 
 
-def ways_from(module: str) -> dict[str, tuple[str, ...]]:
-    """Every module that can be reached from one, with a shortest way to it."""
+def paths_from(module: str) -> dict[str, tuple[str, ...]]:
+    """Return every module that one imports, directly or not, with a shortest path to it."""
     ways: dict[str, tuple[str, ...]] = {module: (module,)}
     waiting = [module]
     for here in waiting:
@@ -127,7 +124,7 @@ def belongs(module: str, part: str) -> bool:
 
 
 @pytest.mark.parametrize("part", FORBIDDEN)
-def test_data_walks_one_way(part: str) -> None:
+def test_data_flows_one_way(part: str) -> None:
     modules = [module for module in MODULES if belongs(module, part)]
     assert modules
     forbidden = FORBIDDEN[part]
@@ -143,7 +140,7 @@ def test_data_walks_one_way(part: str) -> None:
     wrong = [
         " -> ".join(way)
         for module in modules
-        for there, way in ways_from(module).items()
+        for there, way in paths_from(module).items()
         if any(belongs(there, one) for one in forbidden) and there not in allowed
     ]
     assert not wrong
@@ -161,16 +158,16 @@ def test_commands_do_not_import_each_other() -> None:
         assert not imports_of(shared) & commands, shared
 
 
-def test_report_sees_no_loader() -> None:
+def test_report_imports_no_loader() -> None:
     assert MODULES.keys() >= LOADERS
     for module in (module for module in MODULES if belongs(module, "report")):
         direct = {name for name in imports_of(module) if name.startswith(("graphs.", "storage."))}
         assert direct <= {"graphs.graph", "graphs.profile", *FILES}, module
-        assert not LOADERS & ways_from(module).keys(), module
+        assert not LOADERS & paths_from(module).keys(), module
 
 
 def package_of(module: str) -> str:
-    """The package of a module; graphs and tables are one layer, in which no module is part of a cycle."""
+    """Return the package of a module; graphs and tables are one layer without cycles of modules."""
     package = module if module in FILES else module.split(".", maxsplit=1)[0]
     return "graphs" if package == "tables" else package
 
@@ -194,15 +191,15 @@ def test_no_module_of_graphs_and_tables_is_part_of_a_cycle() -> None:
 def _assert_no_cycle(uses: dict[str, set[str]]) -> None:
     while uses:
         done = {name for name, used in uses.items() if not used & uses.keys()}
-        assert done, f"these import one another: {sorted(uses)}"
+        assert done, f"cyclic imports: {sorted(uses)}"
         uses = {name: used for name, used in uses.items() if name not in done}
 
 
-def test_the_root_holds_what_belongs_to_no_package() -> None:
-    assert {path.stem for path in PACKAGE.glob("*.py")} - ON_THE_MOVE == ROOT
+def test_the_root_has_few_modules() -> None:
+    assert {path.stem for path in PACKAGE.glob("*.py")} == ROOT
 
 
-def test_every_public_name_is_there_and_says_what_it_is() -> None:
+def test_every_public_name_has_a_docstring() -> None:
     for name in h3gnn.__all__:
         found = getattr(h3gnn, name)
         assert name == "__version__" or (found.__doc__ or "").strip(), name
@@ -231,6 +228,6 @@ def test_the_package_imports_without_its_optional_libraries() -> None:
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
 
 
-def test_help_does_not_wait_for_torch() -> None:
+def test_the_cli_does_not_import_torch() -> None:
     code = "import sys, h3gnn.cli.app; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

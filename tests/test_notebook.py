@@ -1,4 +1,4 @@
-"""What a notebook shows: one line each as text, a table as HTML, nothing of a name read as markup."""
+"""Text and HTML representations in notebooks; names are escaped."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from h3gnn.experiments.compare import Comparison
 from h3gnn.graphs.provenance import Repair
 from h3gnn.training.history import History
 
-NASTY = "<script>alert(1)</script>"
+MARKUP = "<script>alert(1)</script>"
 
 
-def test_a_graph_is_one_line(path_graph: Graph) -> None:
+def test_representation_of_a_graph(path_graph: Graph) -> None:
     assert repr(path_graph) == "Graph(arrays: 5 nodes, 8 edges, 5 features, 2 classes, 5 labelled)"
     named = replace(
-        path_graph, provenance=replace(path_graph.provenance, source=NASTY, repairs=(Repair("x", NASTY),))
+        path_graph, provenance=replace(path_graph.provenance, source=MARKUP, repairs=(Repair("x", MARKUP),))
     )
     shown = named._repr_html_()
-    assert NASTY not in shown
+    assert MARKUP not in shown
     assert "<th>edges</th><td>8</td>" in shown
 
 
-def test_the_history_is_a_table(path_graph: Graph) -> None:
+def test_representation_of_a_history(path_graph: Graph) -> None:
     model = H3GNN.from_preset("single", epochs=3, channels=8, heads=2, n_models=2, device="cpu").fit(
         path_graph
     )
@@ -43,18 +43,33 @@ def test_the_history_is_a_table(path_graph: Graph) -> None:
     assert History().to_frame().empty
 
 
-def test_results_are_a_line_and_a_table() -> None:
+def test_representation_of_results() -> None:
     scores = RepeatedScore([[0.9, 0.8]])
     result = Result(
-        NASTY, "g", "0", "validation", "last", {}, [0], {}, None, "cpu", 1.0, scores, scores, None, scores, []
+        MARKUP,
+        "g",
+        "0",
+        "validation",
+        "last",
+        {},
+        [0],
+        {},
+        None,
+        "cpu",
+        1.0,
+        scores,
+        scores,
+        None,
+        scores,
+        [],
     )
-    assert repr(result) == f"Result({NASTY} on g: accuracy 85.0 ± 5.0 %)"
-    assert NASTY not in result._repr_html_()
+    assert repr(result) == f"Result({MARKUP} on g: accuracy 85.0 ± 5.0 %)"
+    assert MARKUP not in result._repr_html_()
     assert "<th>accuracy</th><td>85.0 ± 5.0 %</td>" in result._repr_html_()
     found = Comparison(
         {"raw": result, "gcn": replace(result, method="GCN", probe=RepeatedScore([[0.5, 0.5]]))}, 0.4
     )
-    assert NASTY not in found._repr_html_()
+    assert MARKUP not in found._repr_html_()
     assert found._repr_html_().index("85.0 ± 5.0 %") < found._repr_html_().index("50.0 ± 0.0 %")
     assert np.isclose(found.score("gcn").mean, 0.5)
     assert repr(found).startswith("Comparison(On this graph")

@@ -1,4 +1,4 @@
-"""What the site makes by itself: the page of commands, the formulas, and that it needs no network."""
+"""Hooks of the documentation site: generated pages, formulas, and no files from the network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 def hook(name: str) -> ModuleType:
-    """Return a hook of the site, which is no package."""
+    """Import a hook of the site, which is not in a package."""
     pytest.importorskip("mkdocs")
     pytest.importorskip("latex2mathml")
     spec = importlib.util.spec_from_file_location(name, DOCS / "hooks" / f"{name}.py")
@@ -75,10 +75,10 @@ Then
 
 def test_arguments_get_a_line_each() -> None:
     text = "Do, this: that.\n\nArgs:\n    a, b: said\n        of both.\n    c: it."
-    told = (
+    expected = (
         "Do, this: that.\n\nArgs:\n    a: said\n        of both.\n    b: said\n        of both.\n    c: it."
     )
-    assert hook("arguments").one_by_one(text) == told
+    assert hook("arguments").one_by_one(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -90,17 +90,17 @@ def test_arguments_get_a_line_each() -> None:
         ('<a href="https://example.org/">a link</a>', []),
     ],
 )
-def test_what_a_page_would_load_is_found(html: str, found: list[str]) -> None:
+def test_external_files_of_a_page_are_found(html: str, found: list[str]) -> None:
     assert hook("offline").loaded_from_elsewhere(html) == found
 
 
-def test_a_page_is_left_out_of_the_navigation_however_deep() -> None:
+def test_a_page_is_removed_from_nested_navigation() -> None:
     nav = [{"Home": "index.md"}, {"More": [{"Tables": "reproduction.md"}, {"Speed": "performance.md"}]}]
     kept = [{"Home": "index.md"}, {"More": [{"Speed": "performance.md"}]}]
     assert hook("reproduction").without(nav, "reproduction.md") == kept
 
 
-def test_the_spaces_are_those_of_the_page() -> None:
+def test_the_tuning_page_lists_the_search_spaces() -> None:
     page = (DOCS / "tuning.md").read_text(encoding="utf-8")
     for argument in SPACES["full"].choices:
         columns = {name: _cell(name, argument) for name in SPACES}

@@ -1,4 +1,4 @@
-"""The search of the site works on pages that are opened from the disk."""
+"""The search of the site works on pages opened from disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ field.dispatchEvent(new Event('keyup'));
 
 
 def search(driver: Any, page: Path, words: str) -> list[str]:
-    """Return the addresses that the page of a site finds."""
+    """Return the addresses that the search of a page finds."""
     driver.get(page.resolve().as_uri())
     found: list[str] = []
     until = time.monotonic() + 60
@@ -37,7 +37,7 @@ def search(driver: Any, page: Path, words: str) -> list[str]:
 
 
 @pytest.mark.skipif(bool(browser.missing()), reason=browser.missing())
-def test_words_are_found_without_a_server(tmp_path: Path) -> None:
+def test_search_works_without_a_server(tmp_path: Path) -> None:
     pytest.importorskip("material")
     from mkdocs.commands.build import build
     from mkdocs.config import load_config

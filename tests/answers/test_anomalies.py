@@ -13,7 +13,7 @@ from h3gnn.graphs.checks import check_graph
 
 
 def ring(nodes: int = 40) -> Any:
-    """A ring of two halves: features and neighbours agree, but for node 7, which has the other's features."""
+    """A ring of two halves with different features; node 7 has those of the other half."""
     random = np.random.default_rng(0)
     side = (np.arange(nodes) >= nodes // 2).astype(float)
     side[7] = 1
@@ -30,26 +30,26 @@ def test_edges_between_unlike_nodes_worked_by_hand() -> None:
     np.testing.assert_allclose(edge_surprise(features, around), [0 + 1 + 2, 0, 1, 2, 0], atol=1e-6)
 
 
-def test_a_node_with_the_features_of_another_place_is_the_oddest() -> None:
+def test_a_node_with_features_unlike_its_neighbours_has_the_highest_score() -> None:
     graph = ring()
     around = Neighbourhood(graph.edge_index, 40)
     features = graph.features.numpy()
-    odd = feature_surprise(features, features, around)
-    assert odd.argmax() == 7
+    surprise = feature_surprise(features, features, around)
+    assert surprise.argmax() == 7
     table = find_anomalies(graph, features[:, None], ["teacher"])
     assert table["node"][0] == "n7"
     assert set(table) == {"node", "score", "features", "neighbours"}
     assert sorted(table["node"]) == sorted(graph.node_ids.tolist())
 
 
-def test_nodes_without_neighbours_are_neither_odd_nor_in_the_way() -> None:
+def test_nodes_without_neighbours_have_finite_scores() -> None:
     features = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
     around = Neighbourhood(torch.tensor([[0, 1, 2], [1, 2, 0]]), 30)
     assert np.isfinite(feature_surprise(features, features, around)).all()
     assert edge_surprise(features, around)[5] == 0
 
 
-def test_members_that_place_a_node_differently_disagree_on_it() -> None:
+def test_disagreement_is_highest_where_models_differ() -> None:
     random = np.random.default_rng(0)
     one = random.normal(size=(50, 5)).astype(np.float32)
     other = one.copy()
@@ -61,7 +61,7 @@ def test_members_that_place_a_node_differently_disagree_on_it() -> None:
     assert disagreement(three, ["a", "a", "a"]).argmax() == 3
 
 
-def test_the_score_is_that_of_the_oddest_part() -> None:
+def test_the_score_is_the_largest_of_its_parts() -> None:
     graph = ring()
     table = find_anomalies(graph, graph.features.numpy()[:, None], ["teacher"], np.arange(40.0)[None])
     for _, row in table.iterrows():
@@ -70,7 +70,7 @@ def test_the_score_is_that_of_the_oddest_part() -> None:
     assert table["difficulty"].max() == 1
 
 
-def test_the_model_knows_difficulty_and_disagreement() -> None:
+def test_a_model_reports_difficulty_and_disagreement() -> None:
     options: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 2, "n_models": 2, "device": "cpu"}
     model = H3GNN.from_settings(options).fit(ring())
     table = model.anomalies()

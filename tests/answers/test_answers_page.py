@@ -1,4 +1,4 @@
-"""The Python of the page of answers runs as it stands."""
+"""The example of docs/answers.md runs, and the page is complete."""
 
 from __future__ import annotations
 

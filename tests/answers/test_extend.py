@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from h3gnn import H3GNN, Graph, GraphError, InputError, as_graph
+from h3gnn import H3GNN, Graph, GraphError, as_graph
 from h3gnn.graphs.checks import check_graph
 from h3gnn.inference import NewEdges, smooth_attached
 from tests.rejects import rejects
@@ -44,9 +44,9 @@ EDGES = pd.DataFrame({"source": ["p3", "new0", "p9", "new1"], "target": ["new0",
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("self_loops", [False, True])
-def test_one_new_node_is_embedded_as_in_the_grown_graph(weighted: bool, self_loops: bool) -> None:
-    how: dict[str, Any] = {"smoothing": 0.0, "self_loops": self_loops and not weighted}
-    model = H3GNN.from_settings({**QUICK, **how, "hops": 1}).fit(random_graph(weighted))
+def test_one_new_node_is_embedded_as_in_the_extended_graph(weighted: bool, self_loops: bool) -> None:
+    options: dict[str, Any] = {"smoothing": 0.0, "self_loops": self_loops and not weighted}
+    model = H3GNN.from_settings({**QUICK, **options, "hops": 1}).fit(random_graph(weighted))
     edges = EDGES.iloc[:2].assign(**({"weight": [0.7, 1.9]} if weighted else {}))
     found = model.extend(new_nodes(count=1), edges)
     assert found.node_ids.tolist() == ["new0"]
@@ -54,15 +54,15 @@ def test_one_new_node_is_embedded_as_in_the_grown_graph(weighted: bool, self_loo
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_where_no_fitted_node_hears_new_ones_the_whole_graph_says_the_same(sparse: bool) -> None:
-    how: dict[str, Any] = {
+def test_directed_edges_to_new_nodes_give_the_same_as_a_refresh(sparse: bool) -> None:
+    options: dict[str, Any] = {
         "smoothing": 0.0,
         "undirected": False,
         "edge_init": 0.5,
         "edge_weights": "learned",
     }
     graph = random_graph(sparse=sparse)
-    model = H3GNN.from_settings({**QUICK, **how}).fit(graph)
+    model = H3GNN.from_settings({**QUICK, **options}).fit(graph)
     edges = pd.DataFrame({"a": ["p3", "p5", "p9", "new1"], "b": ["new0", "new0", "new1", "new0"]})
     nodes = new_nodes(graph.num_features)
     found = model.extend(nodes, edges)
@@ -80,7 +80,7 @@ def test_a_new_node_does_not_depend_on_unconnected_new_nodes() -> None:
     np.testing.assert_allclose(together[1:2], alone, atol=1e-5)
 
 
-def test_the_model_and_its_graph_stay_as_they_are(fitted: H3GNN) -> None:
+def test_extend_does_not_change_the_model(fitted: H3GNN) -> None:
     model = fitted
     before, digest = model.embedding_.copy(), model.graph_.provenance.sha256
     model.extend(new_nodes(), EDGES)
@@ -100,7 +100,7 @@ def test_arrays_are_positions_after_the_fitted_nodes() -> None:
     assert later.node_ids.tolist() == [*range(10), 700]
 
 
-def test_a_table_joins_its_nearest() -> None:
+def test_new_rows_of_a_table_need_no_edges() -> None:
     rows = np.random.default_rng(0).normal(size=(30, 4))
     model = H3GNN.from_settings({**QUICK, "n_neighbors": 3}).fit(rows)
     new = np.random.default_rng(1).normal(size=(2, 4))
@@ -109,10 +109,10 @@ def test_a_table_joins_its_nearest() -> None:
 
 def test_a_symmetric_graph_takes_new_edges_both_ways(path_graph: Graph) -> None:
     model = H3GNN.from_settings(QUICK).fit(path_graph)
-    grown = model.extend(np.ones((1, 5)), np.array([[4], [5]])).graph
-    assert {(4, 5), (5, 4)} <= set(map(tuple, grown.edge_index.T.tolist()))
-    assert grown.labels is not None
-    assert grown.labels.tolist() == [0, 0, 0, 1, 1, -1]
+    extended = model.extend(np.ones((1, 5)), np.array([[4], [5]])).graph
+    assert {(4, 5), (5, 4)} <= set(map(tuple, extended.edge_index.T.tolist()))
+    assert extended.labels is not None
+    assert extended.labels.tolist() == [0, 0, 0, 1, 1, -1]
 
 
 @pytest.mark.parametrize(
@@ -132,15 +132,15 @@ def test_new_nodes_that_do_not_match_are_rejected(fitted: H3GNN, nodes: Any, edg
         fitted.extend(nodes, edges)
 
 
-def test_the_ends_of_new_edges_are_found_by_name(fitted: H3GNN) -> None:
+def test_source_and_target_of_new_edges_are_found_by_name(fitted: H3GNN) -> None:
     wanted = fitted.extend(new_nodes(), EDGES).graph
     turned = fitted.extend(new_nodes(), EDGES[["target", "source"]]).graph
     assert turned.edge_index.tolist() == wanted.edge_index.tolist()
 
 
-def test_what_cannot_be_extended_says_so() -> None:
+def test_models_that_cannot_be_extended_are_rejected() -> None:
     model = H3GNN.from_settings({**QUICK, "smoother": "powers", "smoothing": 0.5}).fit(random_graph())
-    with pytest.raises(InputError, match="refresh=True"):
+    with rejects("extend-needs-refresh"):
         model.extend(new_nodes(), EDGES)
     assert len(model.extend(new_nodes(), EDGES, refresh=True).embedding) == 42
     bare = H3GNN.from_settings(QUICK).fit(sp.csr_array(np.eye(6, k=1)))
@@ -148,16 +148,16 @@ def test_what_cannot_be_extended_says_so() -> None:
         bare.extend(np.ones((1, bare.n_features_in_)), np.array([[0], [6]]))
 
 
-def test_attention_of_some_nodes_is_that_of_all(fitted: H3GNN) -> None:
+def test_attention_of_some_nodes_equals_that_of_all(fitted: H3GNN) -> None:
     np.testing.assert_allclose(fitted.attention([7, 2]), fitted.attention()[:, [7, 2]], atol=1e-6)
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(4, 6)), min_size=1), st.floats(-0.95, 0.95))
-def test_new_nodes_are_smoothed_as_in_a_graph_whose_fitted_nodes_are_held(
+def test_new_nodes_are_smoothed_with_fixed_fitted_nodes(
     pairs: list[tuple[int, int]], strength: float
 ) -> None:
-    """Four known nodes, three new ones: the dense formula, worked out in float64."""
+    """The dense formula in float64, for four known and three new nodes."""
     draw = torch.Generator().manual_seed(0)
     own, known = torch.randn(3, 2, generator=draw), torch.randn(4, 2, generator=draw)
     adjacency = torch.eye(7, dtype=torch.float64)

@@ -15,7 +15,7 @@ KITE = torch.tensor([[0, 0, 1, 2, 3], [1, 2, 2, 3, 4]])  # a triangle with a tai
 
 
 def groups(nodes: int = 60, seed: int = 0) -> Graph:
-    """Two groups whose nodes are joined among themselves."""
+    """Two groups with edges inside each group only."""
     random = np.random.default_rng(seed)
     side = np.arange(nodes) % 2
     ends = random.integers(0, nodes, (2, 40 * nodes))
@@ -37,7 +37,7 @@ def test_pairs_worked_by_hand() -> None:
     assert not around.connected(far).any()
 
 
-def test_hidden_edges_are_gone_both_ways_and_leave_no_node_alone() -> None:
+def test_edges_are_hidden_in_both_directions() -> None:
     graph = groups()
     both = check_graph(
         graph.features, torch.cat([graph.edge_index, graph.edge_index.flip(0)], 1), node_ids=graph.node_ids
@@ -51,7 +51,7 @@ def test_hidden_edges_are_gone_both_ways_and_leave_no_node_alone() -> None:
     assert seen.node_ids.tolist() == both.node_ids.tolist()
 
 
-def test_the_fit_that_teaches_the_head_never_sees_the_hidden_edges() -> None:
+def test_the_second_fit_does_not_see_the_hidden_edges() -> None:
     graph, seen = groups(), []
 
     def refit(less: Graph) -> Any:
@@ -82,7 +82,7 @@ def test_random_edges_score_as_chance() -> None:
     assert abs(found.scores["random pairs"]["auc"] - 0.5) < 0.2
 
 
-def test_the_model_proposes_links_of_named_nodes() -> None:
+def test_a_model_predicts_links_of_given_nodes() -> None:
     options: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 2, "n_models": 2, "device": "cpu"}
     model = H3GNN.from_settings(options).fit(groups())
     found = model.links(["n3", "n4"], top=5)
@@ -94,7 +94,7 @@ def test_the_model_proposes_links_of_named_nodes() -> None:
     assert "not checked" in plain.how
 
 
-def test_too_few_edges_to_learn_from_are_told(path_graph: Graph) -> None:
+def test_too_few_edges_to_hide_are_rejected(path_graph: Graph) -> None:
     model = H3GNN(channels=8, encoder__heads=2, epochs=0, n_models=1, device="cpu").fit(path_graph)
     with rejects("too-few-edges-to-hide"):
         model.links()

@@ -32,16 +32,15 @@ def two_groups(nodes: int = 120, apart: float = 3.0, rare: float = 0.5) -> tuple
 def test_unlabelled_nodes_get_the_class_of_their_group() -> None:
     rows, labels = two_groups()
     chosen = np.arange(0, 120, 3)
-    said = NodePredictor(rows, chosen, labels[chosen], 2, Rule())(rows)
-    assert (said.classes == labels).mean() > 0.9
-    np.testing.assert_allclose(said.every.sum(axis=1), 1)
-    np.testing.assert_allclose(said.probability, said.every[np.arange(120), said.classes])
-    told = ~said.cannot_tell
-    assert (said.classes == labels)[told].mean() >= (said.classes == labels).mean()
+    decision = NodePredictor(rows, chosen, labels[chosen], 2, Rule())(rows)
+    assert (decision.classes == labels).mean() > 0.9
+    np.testing.assert_allclose(decision.probabilities.sum(axis=1), 1)
+    np.testing.assert_allclose(decision.probability, decision.probabilities[np.arange(120), decision.classes])
+    confident = ~decision.cannot_tell
+    assert (decision.classes == labels)[confident].mean() >= (decision.classes == labels).mean()
 
 
-def test_labels_that_mean_nothing_score_as_guessing() -> None:
-    """Nothing leaks: with random labels the held-out scores are those of a guess, and the loss of one."""
+def test_random_labels_score_as_chance() -> None:
     random = np.random.default_rng(1)
     rows, labels = random.normal(size=(90, 40)).astype(np.float32), random.integers(0, 2, 90)
     scores = cross_validate(Basis(rows, np.arange(90)), labels, 2, Rule())
@@ -50,7 +49,7 @@ def test_labels_that_mean_nothing_score_as_guessing() -> None:
     assert scores.folds == 15
 
 
-def test_held_out_decisions_are_those_of_models_that_had_not_seen_the_node() -> None:
+def test_held_out_predictions_do_not_use_the_label_of_the_node() -> None:
     rows, labels = two_groups(60)
     wrong = labels.copy()
     wrong[5] = 1 - wrong[5]
@@ -61,8 +60,8 @@ def test_held_out_decisions_are_those_of_models_that_had_not_seen_the_node() -> 
 def test_probabilities_are_calibrated() -> None:
     rows, labels = two_groups(600, apart=1.5)
     chosen = np.arange(0, 600, 2)
-    said = NodePredictor(rows, chosen, labels[chosen], 2, Rule())(rows[1::2])
-    assert calibration_error(said.every, labels[1::2]) < 0.08
+    decision = NodePredictor(rows, chosen, labels[chosen], 2, Rule())(rows[1::2])
+    assert calibration_error(decision.probabilities, labels[1::2]) < 0.08
 
 
 def test_balanced_weights_and_thresholds_find_more_of_a_rare_class() -> None:
@@ -73,18 +72,18 @@ def test_balanced_weights_and_thresholds_find_more_of_a_rare_class() -> None:
         return NodePredictor(rows, every, labels, 2, rule)(rows)
 
     plain, balanced, low = found(Rule()), found(Rule("balanced")), found(Rule(threshold=0.1))
-    np.testing.assert_allclose(plain.every, balanced.every)  # only the decision moves
+    np.testing.assert_allclose(plain.probabilities, balanced.probabilities)  # only the decision moves
     assert plain.classes.sum() < balanced.classes.sum()
-    np.testing.assert_array_equal(low.classes, (low.every[:, 1] >= 0.1).astype(int))
+    np.testing.assert_array_equal(low.classes, (low.probabilities[:, 1] >= 0.1).astype(int))
     auto = NodePredictor(rows, every, labels, 2, Rule(threshold="auto"))
     assert auto.model.threshold is not None
     assert 0 < auto.model.threshold < 0.9
 
 
-def test_a_told_cut_marks_what_is_below_it() -> None:
+def test_a_given_cut_marks_lower_probabilities() -> None:
     rows, labels = two_groups()
-    said = NodePredictor(rows, np.arange(120), labels, 2, Rule(cannot_tell_below=0.9))(rows)
-    np.testing.assert_array_equal(said.cannot_tell, said.probability < 0.9)
+    decision = NodePredictor(rows, np.arange(120), labels, 2, Rule(cannot_tell_below=0.9))(rows)
+    np.testing.assert_array_equal(decision.cannot_tell, decision.probability < 0.9)
 
 
 def test_a_learned_cut_worked_by_hand() -> None:
@@ -93,7 +92,7 @@ def test_a_learned_cut_worked_by_hand() -> None:
     labels[[12, 14, 16, 18]] = 1  # all decided 0: 80 % right, so 90 % are wanted above the cut
     cuts = _learn_cuts(probability, np.zeros(20, dtype=np.int64), labels, 2, None)
     assert cuts[0] == probability[13]  # 13 of the first 14 are right; of the first 15 or more, fewer
-    assert cuts[1] == cuts[0]  # never decided here: what holds for all holds for it
+    assert cuts[1] == cuts[0]  # never predicted here, so it has the cut of all
     assert _learn_cuts(probability[:9], np.zeros(9, dtype=np.int64), labels[:9], 2, None)[0] == np.inf
 
 
@@ -114,7 +113,7 @@ def test_temperature_undoes_a_scale(scale: float) -> None:
     assert _fit_temperature(log_p, labels) == pytest.approx(scale, rel=0.15)
 
 
-def test_a_wide_embedding_says_the_same_in_the_span_of_its_rows() -> None:
+def test_the_projection_of_a_wide_embedding_keeps_inner_products() -> None:
     rows, _ = two_groups(40)
     wide = np.concatenate([rows, np.random.default_rng(3).normal(size=(40, 90)).astype(np.float32)], axis=1)
     basis = Basis(wide, np.arange(20))
@@ -130,7 +129,7 @@ def test_too_few_labels_are_rejected(labels: list[int]) -> None:
         check_labels(np.array(labels), ("red", "blue"))
 
 
-def test_rare_and_tiny_classes_are_spoken_of() -> None:
+def test_rare_and_tiny_classes_are_noted() -> None:
     notes = check_labels(np.array([0] * 90 + [1] * 5 + [2] * 2), ("licit", "fraud", "odd"))
     assert "fewer than 4 labelled nodes: odd" in notes[0]
     assert "fraud is rare (5.2 %" in notes[1]

@@ -19,18 +19,18 @@ ENDS = np.array([[0, 1, 0, 3], [2, 2, 1, 4]])
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(2, 40), st.integers(1, 6), st.integers(1, 50), st.integers(0, 2**32 - 1), st.booleans())
-def test_the_nearest_are_those_of_the_whole_matrix(
+def test_blocks_give_the_nearest_of_the_full_matrix(
     nodes: int, k: int, rows: int, seed: int, tied: bool
 ) -> None:
     random = np.random.default_rng(seed)
     embedding = random.normal(size=(nodes, 3)).astype(np.float32)
     if tied:
         embedding = np.round(embedding)
-    asked = random.integers(0, nodes, 4)
-    found, near = nearest(embedding, asked, k, rows_at_once=rows, queries_at_once=3)
+    queries = random.integers(0, nodes, 4)
+    found, near = nearest(embedding, queries, k, rows_at_once=rows, queries_at_once=3)
     centred = embedding - embedding.mean(axis=0, dtype=np.float64).astype(np.float32)
     unit = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
-    for one, others, cosines in zip(asked, found, near, strict=True):
+    for one, others, cosines in zip(queries, found, near, strict=True):
         cosine = (unit @ unit[one]).astype(np.float64)
         cosine[one] = -np.inf
         np.testing.assert_allclose(cosines, np.sort(cosine)[::-1][: min(k, nodes - 1)], atol=1e-5)
@@ -39,11 +39,11 @@ def test_the_nearest_are_those_of_the_whole_matrix(
         assert len(set(others.tolist())) == len(others)
 
 
-def test_reasons_worked_by_hand() -> None:
+def test_explanations_worked_by_hand() -> None:
     graph = check_graph(BAG, ENDS, node_ids=NAMES)
     embedding = np.array([[1, 0], [0.9, 0.1], [-1, 0.2], [0, 1], [0, 0.9]], dtype=np.float32)
-    told = similar_nodes(graph, embedding, np.array([0]), 1, feature_names=["jazz", "rock", "chess", "go"])
-    (row,) = told.to_dict("records")
+    table = similar_nodes(graph, embedding, np.array([0]), 1, feature_names=["jazz", "rock", "chess", "go"])
+    (row,) = table.to_dict("records")
     assert (row["node"], row["similar"], row["rank"]) == ("ann", "bob", 1)
     assert row["linked"] is True
     assert (row["shared_neighbours"], row["neighbours"]) == (1, ["cid"])
@@ -52,48 +52,50 @@ def test_reasons_worked_by_hand() -> None:
 
 def test_among_few_nodes_a_node_is_never_its_own_neighbour() -> None:
     graph = check_graph(BAG, ENDS, node_ids=NAMES)
-    told = similar_nodes(graph, BAG, np.array([3]), 5, candidates=np.array([3, 4]))
-    assert told["similar"].tolist() == ["eve"]
-    assert told["features"].tolist() == [["feature 3"]]
+    table = similar_nodes(graph, BAG, np.array([3]), 5, candidates=np.array([3, 4]))
+    assert table["similar"].tolist() == ["eve"]
+    assert table["features"].tolist() == [["feature 3"]]
 
 
-def test_measurements_are_shared_where_both_stand_out_alike() -> None:
+def test_measurements_are_shared_if_both_are_unusual() -> None:
     rows = np.array([[9, 0.1], [8.5, -0.1], [-1, 0.2], [0, -3], [0.5, 0.9]], dtype=np.float32)
     graph = check_graph(rows, ENDS, node_ids=NAMES)
-    told = similar_nodes(graph, rows, np.array([0]), 1, feature_names=["age", "debt"])
-    assert told["similar"].tolist() == ["bob"]
-    assert told["features"][0][0] == "age (9, 8.5)"
+    table = similar_nodes(graph, rows, np.array([0]), 1, feature_names=["age", "debt"])
+    assert table["similar"].tolist() == ["bob"]
+    assert table["features"][0][0] == "age (9, 8.5)"
 
 
-def test_the_model_tells_tokens_and_attention() -> None:
+def test_a_model_reports_tokens_and_attention() -> None:
     options: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 2, "n_models": 2, "device": "cpu"}
     model = H3GNN.from_settings({**options, "smoothing": 0.0}).fit(check_graph(BAG, ENDS, node_ids=NAMES))
-    told = model.similar("ann", 3)
-    assert told["node"].tolist() == ["ann"] * 3
-    agree = [str(name) for name in told if str(name).startswith("agree: ")]
+    table = model.similar("ann", 3)
+    assert table["node"].tolist() == ["ann"] * 3
+    agree = [str(name) for name in table if str(name).startswith("agree: ")]
     assert len(agree) == 4
-    listens = told[[str(name) for name in told if str(name).startswith("listens: ")]]
+    listens = table[[str(name) for name in table if str(name).startswith("listens: ")]]
     np.testing.assert_allclose(listens.sum(axis=1), 1, atol=1e-5)
     by_model = (model.embedding_ - model.embedding_.mean(axis=0)).reshape(5, 2, 4, 8)[:, :, 2].reshape(5, -1)
-    other = NAMES.tolist().index(told["similar"][0])
+    other = NAMES.tolist().index(table["similar"][0])
     cosine = by_model[0] @ by_model[other] / np.linalg.norm(by_model[0]) / np.linalg.norm(by_model[other])
-    np.testing.assert_allclose(told["agree: neighbours, hop 1"][0], cosine, atol=1e-5)
+    np.testing.assert_allclose(table["agree: neighbours, hop 1"][0], cosine, atol=1e-5)
     assert model.similar(["bob", "eve"], 1, among=["ann", "dan"])["similar"].isin(["ann", "dan"]).all()
     with rejects("unknown-node"):
         model.similar("zoe")
 
 
-def test_columns_without_spread_and_parts_of_a_text_are_no_reason() -> None:
+def test_constant_columns_are_not_shared_features() -> None:
     rows = np.array(
         [[9, -1.5e-8, 7, 0], [8.5, -1.4e-8, 7, 0], [-1, 2e-9, 7, 1], [0, 3e-9, 7, 1], [2, 1e-9, 7, 1]]
     ).astype(np.float32)
     rows = np.column_stack([rows, -rows[:, 0]])
     graph = check_graph(rows, ENDS, node_ids=NAMES)
-    told = similar_nodes(graph, rows, np.array([0]), 1, feature_names=["age", "noise", "same", "vip", "debt"])
-    assert told["features"][0] == ["age (9, 8.5)", "debt (-9, -8.5)"]
+    table = similar_nodes(
+        graph, rows, np.array([0]), 1, feature_names=["age", "noise", "same", "vip", "debt"]
+    )
+    assert table["features"][0] == ["age (9, 8.5)", "debt (-9, -8.5)"]
 
 
-def test_a_text_is_one_reason_with_how_alike_the_texts_are() -> None:
+def test_a_text_is_one_feature_with_its_similarity() -> None:
     memos: list[str | None] = [
         "rent and food for two",
         "food and rent for two",
@@ -104,13 +106,13 @@ def test_a_text_is_one_reason_with_how_alike_the_texts_are() -> None:
     frame.index = pd.Index([f"n{row}" for row in range(6)])
     graph = as_graph(frame, np.array([[0, 2, 4], [1, 3, 5]]), columns={"memo": "text", "town": "category"})
     near = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9], [-1, 0], [-1, -0.1]], dtype=np.float32)
-    told = similar_nodes(graph, near, np.array([0, 2, 4]), 1, feature_names=graph.feature_names)
-    assert sorted(told["features"][0]) == ["memo (100% alike)", "town=Ulm"]
-    assert [one.split("=")[0].split(" (")[0] for one in sorted(told["features"][1])] == ["memo", "town"]
-    assert told["features"][2] == ["town=Jena"]  # a text that is missing is like none
+    table = similar_nodes(graph, near, np.array([0, 2, 4]), 1, feature_names=graph.feature_names)
+    assert sorted(table["features"][0]) == ["memo (100% alike)", "town=Ulm"]
+    assert [one.split("=")[0].split(" (")[0] for one in sorted(table["features"][1])] == ["memo", "town"]
+    assert table["features"][2] == ["town=Jena"]  # a missing text is similar to none
 
 
-def test_scaled_columns_are_told_by_their_ends() -> None:
+def test_scaled_columns_are_described_as_low_or_high() -> None:
     frame = pd.DataFrame(
         {
             "debt": [9000.0, 8000.0, 10.0, None, 12.0, 11.0],
@@ -124,8 +126,8 @@ def test_scaled_columns_are_told_by_their_ends() -> None:
     graph = as_graph(frame, np.array([[0, 2, 4], [1, 3, 5]]))
     names: Any = np.array(graph.feature_names, dtype=object)  # as `feature_names_in_` has them
     near = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9], [-1, 0], [-1, -0.1]], dtype=np.float32)
-    told = similar_nodes(graph, near, np.array([0]), 1, feature_names=names)
-    assert set(told["features"][0]) == {"debt (both high)", "since (both late)"}
-    told = similar_nodes(graph, near, np.array([2]), 1, feature_names=names)
-    assert told["similar"].tolist() == ["n3"]
-    assert told["features"][0] == ["since (both early)"]  # what stands in for a missing debt is no debt
+    table = similar_nodes(graph, near, np.array([0]), 1, feature_names=names)
+    assert set(table["features"][0]) == {"debt (both high)", "since (both late)"}
+    table = similar_nodes(graph, near, np.array([2]), 1, feature_names=names)
+    assert table["similar"].tolist() == ["n3"]
+    assert table["features"][0] == ["since (both early)"]  # an imputed debt does not count

@@ -1,4 +1,4 @@
-"""Nodes that neither their features nor their neighbours predict."""
+"""Anomaly detection: nodes whose features or edges their neighbours do not predict."""
 
 from __future__ import annotations
 
@@ -41,14 +41,13 @@ def find_anomalies(
     - `disagreement`: how much the models differ in its neighbourhood; with several models only.
 
     With p the share of nodes with at least the same value of a part, the score is −log10 of the smaller p
-    (Tippett's combination of tests). Difficulty and disagreement do not enter: they made the score worse
-    where this was measured (docs/answers.md).
+    (Tippett's combination of tests). Difficulty and disagreement made it worse (docs/answers.md).
 
     Args:
-        graph: of the embedding.
-        by_model: its embedding, `[nodes, models, D]`.
+        graph: the graph of the embedding.
+        by_model: the embedding, `[nodes, models, D]`.
         members: the objective of each model.
-        difficulty: of the last epoch, `[models, nodes]`; None where nothing was trained.
+        difficulty: of the last epoch, `[models, nodes]`; None without training.
     """
     check_ids(graph.node_ids)
     around, features = Neighbourhood(graph.edge_index, graph.num_nodes), reduced_features(graph, COMPONENTS)
@@ -72,18 +71,17 @@ def feature_surprise(features: Floats, embedding: Floats, around: Neighbourhood)
 
     A node without neighbours gets the median.
     """
-    some = around.degree > 0
     mean = sp.diags_array(1 / np.maximum(around.degree, 1)) @ around.adjacency
     inputs = np.concatenate([mean @ features, mean @ embedding], axis=1)
-    found = np.full(len(features), np.nan)
-    nodes = np.flatnonzero(some)
+    distance = np.full(len(features), np.nan)
+    nodes = np.flatnonzero(around.degree > 0)
     if len(nodes) >= 2 * FOLDS:
         for train, test in KFold(FOLDS, shuffle=True, random_state=0).split(nodes):
             model = Ridge(alpha=ALPHA).fit(inputs[nodes[train]], features[nodes[train]])
-            apart = features[nodes[test]] - model.predict(inputs[nodes[test]])
-            found[nodes[test]] = np.linalg.norm(apart, axis=1)
-    middle = np.nanmedian(found) if np.isfinite(found).any() else 0.0
-    return np.where(np.isfinite(found), found, middle)
+            residual = features[nodes[test]] - model.predict(inputs[nodes[test]])
+            distance[nodes[test]] = np.linalg.norm(residual, axis=1)
+    median = np.nanmedian(distance) if np.isfinite(distance).any() else 0.0
+    return np.where(np.isfinite(distance), distance, median)
 
 
 def edge_surprise(features: Floats, around: Neighbourhood) -> Doubles:

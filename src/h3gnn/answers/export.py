@@ -35,7 +35,7 @@ def guarded(text: Any) -> Any:
 Floats = npt.NDArray[np.float32]
 ROWS = 1_024
 """Rows formatted at a time."""
-MOST_ATTRIBUTES = 64
+MAX_ATTRIBUTES = 64
 """GraphML contains embeddings with at most this many columns: each is an attribute of every node."""
 NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -49,7 +49,7 @@ class Exported:
     safe: bool = False
 
     def classes(self) -> list[str] | None:
-        """Return each node's class, "" where it is unknown; None where there are no labels."""
+        """Return each node's class, "" if it is unknown; None without labels."""
         labels = self.graph.labels
         if labels is None:
             return None
@@ -141,11 +141,10 @@ def write_graphml(path: Path, what: Exported) -> list[Path]:
                 f"GraphML cannot contain the name {text!r}: invalid character", code="not-in-xml"
             )
     columns = {"x": "double", "y": "double"} if min(what.embedding.shape) > 2 else {}
-    place = reduce_columns(what.embedding, 2) if columns else np.empty((len(ids), 0), dtype=np.float32)
-    values = place
-    if what.embedding.shape[1] <= MOST_ATTRIBUTES:
+    values = reduce_columns(what.embedding, 2) if columns else np.empty((len(ids), 0), dtype=np.float32)
+    if what.embedding.shape[1] <= MAX_ATTRIBUTES:
         columns |= {f"e{i}": "double" for i in range(what.embedding.shape[1])}
-        values = np.concatenate([place, what.embedding], axis=1)
+        values = np.concatenate([values, what.embedding], axis=1)
 
     def lines() -> Iterator[str]:
         yield '<?xml version="1.0" encoding="UTF-8"?>\n'

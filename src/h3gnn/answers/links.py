@@ -1,8 +1,7 @@
-"""Link prediction: candidate pairs, and a classifier trained on hidden edges.
+"""Link prediction: candidate pairs, and a classifier of hidden edges against unconnected pairs.
 
-The classifier separates edges that an embedding has not seen from unconnected pairs, as the hidden-edge
-objective does in training. For this, some edges are hidden and the embedding is fitted again without them;
-half of these train the classifier, and the other half score it.
+Some edges are hidden and the embedding is fitted again without them; half of these train the classifier, and
+the other half score it.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class Neighbourhood:
 
     def two_hop(self, queries: Integers, most: int) -> Integers:
         """Return for each query the 2-hop neighbours with the highest Adamic–Adar index, `[2, pairs]`."""
-        found: list[Integers] = []
+        blocks: list[Integers] = []
         for first in range(0, len(queries), ROWS):
             some = queries[first : first + ROWS]
             steps: Any = (self.weighted[some] @ self.adjacency).tocsr()
@@ -78,9 +77,9 @@ class Neighbourhood:
                 others, weights = steps.indices[begin:end], steps.data[begin:end]
                 best = others[np.argsort(-weights, kind="stable")[: most + 1]]
                 best = best[best != node].astype(np.int64)
-                found.append(np.stack([np.full(len(best), node), best]))
-        both = np.concatenate(found, axis=1) if found else np.empty((2, 0), dtype=np.int64)
-        return both[:, ~self.connected(both)]
+                blocks.append(np.stack([np.full(len(best), node), best]))
+        pairs = np.concatenate(blocks, axis=1) if blocks else np.empty((2, 0), dtype=np.int64)
+        return pairs[:, ~self.connected(pairs)]
 
     def negatives(self, count: int, random: np.random.Generator) -> Integers:
         """Return random unconnected pairs; fewer than requested in a nearly complete graph."""
@@ -92,8 +91,7 @@ class Neighbourhood:
 
 def unique_pairs(pairs: Integers) -> Integers:
     """Return each pair once, the smaller position first."""
-    found: Integers = np.unique(np.sort(pairs, axis=0), axis=1)
-    return found
+    return np.asarray(np.unique(np.sort(pairs, axis=0), axis=1))
 
 
 class PairFeatures:
@@ -106,8 +104,7 @@ class PairFeatures:
 
     def similarity(self, pairs: Integers) -> npt.NDArray[np.float64]:
         """Return the mean cosine over the models."""
-        found: npt.NDArray[np.float64] = self._cosines(pairs)[:, :-1].mean(axis=1)
-        return found
+        return np.asarray(self._cosines(pairs)[:, :-1].mean(axis=1))
 
     def __call__(self, pairs: Integers) -> npt.NDArray[np.float64]:
         """Return one row for each pair."""
@@ -170,12 +167,11 @@ class Links:
 
     Attributes:
         table: `source`, `target` (ids), `score`, `similarity` (mean cosine over the models),
-            `shared_neighbours`. The score is the classifier's probability for equally many edges and other
-            pairs: it ranks, and is not the probability that the edge exists.
+            `shared_neighbours`. The score ranks pairs; it is not the probability that the edge exists.
         scores: AUC and average precision of the classifier and of simple rules: hidden edges against random
-            pairs, and hidden edges within two hops against other pairs within two hops, where there are
-            enough. There are about twice as many other pairs as edges. Empty without a check.
+            pairs and, if there are enough, against pairs within two hops. Empty without a check.
         how: one sentence on the origin of score and check.
+        counts: numbers of candidate pairs and hidden edges.
     """
 
     table: pd.DataFrame
@@ -193,15 +189,10 @@ def find_links(
     top: int = 100,
     seed: int = 0,
 ) -> Links:
-    """Return the most probable unconnected pairs.
+    """Return the `top` most probable unconnected pairs, each with one of the `queries`, or of all nodes.
 
-    Args:
-        graph: of the embedding.
-        by_model: its embedding, `[nodes, models, D]`.
-        refit: fits a graph with fewer edges and returns its embedding; None ranks by similarity alone.
-        queries: positions of nodes, one of which is in every pair; all by default.
-        top: the number of pairs.
-        seed: of the choice of hidden edges.
+    `by_model` is the embedding `[nodes, models, D]`. `refit` fits a graph with fewer edges and returns its
+    embedding; None ranks by similarity alone.
     """
     check_ids(graph.node_ids)
     around, features = Neighbourhood(graph.edge_index, graph.num_nodes), reduced_features(graph, MOST_COLUMNS)
@@ -242,8 +233,8 @@ def _candidates(embedding: Floats, around: Neighbourhood, queries: Integers | No
     else:
         near, _ = nearest(embedding, queries, NEAR)
     by_embedding = np.stack([np.repeat(queries, near.shape[1]), near.ravel()])
-    both = unique_pairs(np.concatenate([by_embedding, around.two_hop(queries, TWO_HOP)], axis=1))
-    return both[:, ~around.connected(both)]
+    pairs = unique_pairs(np.concatenate([by_embedding, around.two_hop(queries, TWO_HOP)], axis=1))
+    return pairs[:, ~around.connected(pairs)]
 
 
 def hide_edges(graph: Graph, around: Neighbourhood, seed: int) -> tuple[Graph, Integers]:

@@ -1,4 +1,4 @@
-"""Nodes that are near in an embedding, found exactly, and why they are near."""
+"""Exact nearest-neighbour search in an embedding, with explanations."""
 
 from __future__ import annotations
 
@@ -116,16 +116,16 @@ def similar_nodes(
     Columns: `node`, `similar` (ids), `rank`, `similarity` (cosine), `linked` (connected by an edge),
     `shared_neighbours` (their number), `neighbours` (some of them, lowest degree first), `features` (shared
     ones, the most distinctive first), and for each token of the encoder `agree: TOKEN`, the cosine of the two
-    nodes in the columns of that token, and `listens: TOKEN`, their mean attention to it, where known.
+    nodes in the columns of that token, and `listens: TOKEN`, their mean attention to it.
 
     Args:
-        graph: of the embedding.
+        graph: the graph of the embedding.
         embedding: `[nodes, D]`.
         queries: positions of the query nodes.
-        k: the number of neighbours of each.
-        feature_names: of the columns.
-        tokens: the columns of the embedding that belong to each token.
-        attention: maps positions to the attention of each token there, `[nodes, tokens]`.
+        k: number of neighbours of each query.
+        feature_names: names of the feature columns.
+        tokens: columns of the embedding that belong to each token.
+        attention: maps positions to the attention to each token, `[nodes, tokens]`.
         candidates: positions to choose from.
     """
     check_ids(graph.node_ids)
@@ -162,8 +162,7 @@ def similar_nodes(
 
 def _unit(rows: Floats) -> Floats:
     length = np.linalg.norm(rows, axis=1, keepdims=True)
-    found: Floats = (rows / np.maximum(length, 1e-12)).astype(np.float32)
-    return found
+    return np.asarray(rows / np.maximum(length, 1e-12), dtype=np.float32)
 
 
 Row = npt.NDArray[np.float64]
@@ -179,7 +178,7 @@ SAMPLE = 2_000
 
 
 class Explanations:
-    """What two nodes of a graph have in common."""
+    """Common neighbours and features of two nodes of a graph."""
 
     def __init__(self, graph: Graph, names: Sequence[str] | None) -> None:
         self.graph, self.names = graph, names
@@ -217,8 +216,7 @@ class Explanations:
 
     def _neighbors(self, node: int) -> Integers:
         start, end = self.adjacency.indptr[node : node + 2]
-        neighbors: Integers = self.adjacency.indices[start:end].astype(np.int64)
-        return neighbors
+        return np.asarray(self.adjacency.indices[start:end], dtype=np.int64)
 
     def linked(self, a: int, b: int) -> bool:
         """Return whether an edge connects two nodes."""
@@ -232,8 +230,8 @@ class Explanations:
     def features(self, a: int, b: int) -> list[str]:
         """Return the features that distinguish both nodes from the rest in the same way, strongest first.
 
-        Of counts, indicators and bags of words, only what both nodes have; of measurements, both above
-        or both below the mean. A column of text is one feature: the similarity of both texts, if unusual.
+        Counts, indicators and words must be present in both nodes; measurements must be on the same side of
+        the mean. A column of text is one feature: the similarity of both texts, if unusual.
         """
         left, right = (self._row(one) for one in (a, b))
         product = ((left - self.mean) / self.spread) * ((right - self.mean) / self.spread)

@@ -173,7 +173,7 @@ def export(
     `h3gnn export run/ --to tensorboard` (then `tensorboard --logdir projector`), `--to graphml` (Gephi),
     `--to neo4j` (for `neo4j-admin database import full`), `--to faiss --dimensions 256`.
     """
-    from h3gnn.answers.export import FOLDERS, MOST_ATTRIBUTES, WRITERS, Exported, check_folder, reduce_columns
+    from h3gnn.answers.export import FOLDERS, MAX_ATTRIBUTES, WRITERS, Exported, check_folder, reduce_columns
     from h3gnn.graphs.ids import check_ids
 
     check_choice("--to", to, tuple(EXPORTS))
@@ -193,10 +193,10 @@ def export(
         write_rows(path, embedding, model.graph_.node_ids, safe=safe_csv)
         written = [path, *([path.with_suffix(".ids.csv")] if to == "npy" else [])]
     nodes, columns = embedding.shape
-    if to == "graphml" and columns > MOST_ATTRIBUTES:
+    if to == "graphml" and columns > MAX_ATTRIBUTES:
         say(
             f"note: the GraphML file has two coordinates only, since it cannot hold {columns:,} columns; "
-            f"--dimensions {MOST_ATTRIBUTES} includes that many"
+            f"--dimensions {MAX_ATTRIBUTES} includes that many"
         )
     if as_json:
         result = {"format": to, "files": list(map(str, written)), "nodes": nodes, "dimensions": columns}
