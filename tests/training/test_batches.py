@@ -8,21 +8,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from h3gnn.encoder import EncoderStack, FeatureMatrix, Support, build_support
+from h3gnn.encoder import EncoderStack, FeatureMatrix, Support
 from h3gnn.encoder.noise import PerNodeNoise, node_uniform
-from h3gnn.encoder.sparse import to_csr
 from h3gnn.encoder.tokens import whole_graph
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
-from h3gnn.training.batches import Batch, SampledBatches, Source, WholeGraph, prefetch
-from h3gnn.training.distributed import Ranks, rows_in_memory
+from h3gnn.training.batches import Batch, Source, WholeGraph, prefetch
+from h3gnn.training.distributed import Ranks
 from h3gnn.training.loop import train
 from h3gnn.training.masking import DifficultyMask, ProbabilityMask, RandomMask
 from h3gnn.training.models import Training, stack_step
 from h3gnn.training.sampling import ALL, NodeIds
 from h3gnn.training.step import MaskStrategy, Step
+from tests.training.stacks import CPU, batches_of, support_of
 
-MODELS, CPU = 2, torch.device("cpu")
+MODELS = 2
 
 
 def training(**changes: object) -> Training:
@@ -32,11 +32,6 @@ def training(**changes: object) -> Training:
             **changes,
         }
     )
-
-
-def support_of(graph: Graph, normalize: bool = False) -> Support:
-    support = build_support(graph.edge_index, graph.num_nodes, normalize=normalize)
-    return support.to(CPU, torch.double)
 
 
 def undrawn(
@@ -67,14 +62,6 @@ def encoder_for(graph: Graph, support: Support, hops: int, min_layers: int = 1) 
     return encoder
 
 
-def batches_of(
-    graph: Graph, support: Support, num_neighbors: list[int], batch_size: int, sparse: bool = False
-) -> SampledBatches:
-    features = graph.dense_features().double()
-    rows = rows_in_memory(features.to_sparse_csr() if sparse else features, support)
-    return SampledBatches(rows, len(num_neighbors), CPU, batch_size=batch_size, num_neighbors=num_neighbors)
-
-
 def step_on(
     graph: Graph, source: Source, how: Training, dropout: float = 0.0, edge_weights: str = "fixed"
 ) -> Step:
@@ -85,9 +72,7 @@ def step_on(
 
 
 def step_for(graph: Graph, num_neighbors: list[int], batch_size: int, dropout: float = 0.0) -> Step:
-    return step_on(
-        graph, batches_of(graph, support_of(graph), num_neighbors, batch_size), training(), dropout
-    )
+    return step_on(graph, batches_of(graph, batch_size, num_neighbors), training(), dropout)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -96,7 +81,7 @@ def step_for(graph: Graph, num_neighbors: list[int], batch_size: int, dropout: f
 def test_with_all_neighbours_a_batch_is_the_full_graph_at_its_seeds(
     small_mixed: Graph, hops: int, min_layers: int, normalize: bool, sparse: bool
 ) -> None:
-    graph, support = small_mixed, support_of(small_mixed, normalize)
+    graph, support = small_mixed, support_of(small_mixed, normalize=normalize)
     encoder = encoder_for(graph, support, hops, min_layers)
     features = FeatureMatrix(graph.dense_features().double())
     mask = torch.rand(MODELS, graph.num_nodes, generator=torch.Generator().manual_seed(1)) < 0.5
@@ -112,7 +97,7 @@ def test_with_all_neighbours_a_batch_is_the_full_graph_at_its_seeds(
     every = whole_graph(features, support, hops)
     wanted = encoder.tokens(encoder.project(every), every, encoder.edges(support.factor, support.start), mask)
     whole = gradients(wanted[:, seeds])
-    batch = batches_of(graph, support, [ALL] * hops, 4, sparse).batch_of(seeds)
+    batch = batches_of(graph, 4, [ALL] * hops, sparse=sparse, normalize=normalize).batch_of(seeds)
     weights = encoder.edges(batch.factor, batch.start)
     part = batch.part
     found = gradients(encoder.tokens(encoder.project(part), part, weights, part.rows_of(mask)))
@@ -137,7 +122,7 @@ def test_one_batch_of_all_nodes_with_all_neighbours_trains_as_the_full_graph(
 ) -> None:
     graph, support, how = small_mixed, support_of(small_mixed), training(**asked)
     features = FeatureMatrix(graph.dense_features().double())
-    batches = batches_of(graph, support, [ALL, ALL], graph.num_nodes)
+    batches = batches_of(graph, graph.num_nodes, ALL)
     full, batched = (
         step_on(graph, source, how, edge_weights=edge_weights)
         for source in (WholeGraph(features, support, 2), batches)
@@ -264,9 +249,7 @@ def test_node_numbers_are_uniform_and_belong_to_nodes() -> None:
 
 
 def test_a_paired_batch_holds_a_neighbour_of_every_seed_that_has_one(small_mixed: Graph) -> None:
-    support = support_of(small_mixed)
-    rows = rows_in_memory(small_mixed.dense_features().double(), support)
-    source = SampledBatches(rows, 2, CPU, batch_size=30, num_neighbors=3, paired=True)
+    source = batches_of(small_mixed, 30, 3, paired=True)
     edges = {pair for pair in zip(*small_mixed.edge_index.tolist(), strict=True) if pair[0] != pair[1]}
     edges |= {(end, begin) for begin, end in edges}
     seen = 0
@@ -286,21 +269,20 @@ def test_a_paired_batch_holds_a_neighbour_of_every_seed_that_has_one(small_mixed
     assert seen > 60  # of a hundred seeds, most draw a neighbour and not themselves
 
 
-def test_a_source_says_how_many_nodes_a_step_compares(small_mixed: Graph) -> None:
+def test_the_number_of_nodes_that_a_step_compares(small_mixed: Graph) -> None:
     support = support_of(small_mixed)
     features = FeatureMatrix(small_mixed.dense_features().double())
-    rows = rows_in_memory(small_mixed.dense_features().double(), support)
     wholes = [WholeGraph(features, support, 2, compared).in_a_step for compared in (None, 30, 500)]
     assert wholes == [100, 30, 100]
     for paired, most in ((False, 30), (True, 60)):
-        source = SampledBatches(rows, 2, CPU, batch_size=30, num_neighbors=3, paired=paired)
+        source = batches_of(small_mixed, 30, 3, paired=paired)
         assert source.in_a_step == most
         order = torch.Generator().manual_seed(0)
         assert max(len(batch.part.seeds) for batch in source.epoch(order, Ranks())) <= most
 
 
-def test_the_next_batch_is_made_while_the_last_one_trains_and_its_error_is_heard(small_mixed: Graph) -> None:
-    batches = batches_of(small_mixed, support_of(small_mixed), [2, 2], 4)
+def test_the_next_batch_is_prefetched_and_its_error_is_raised(small_mixed: Graph) -> None:
+    batches = batches_of(small_mixed, 4, 2)
     begun = [threading.Event() for _ in range(3)]
 
     def make(seeds: NodeIds) -> Batch:
@@ -333,11 +315,9 @@ def test_batches_drawn_on_a_gpu_are_those_drawn_on_the_host(
 ) -> None:
     if not fits:
         monkeypatch.setattr("h3gnn.training.batches.SUPPORT_SHARE", 0.0)
-    features = small_mixed.dense_features().double()
-    rows = rows_in_memory(to_csr(features) if sparse else features, support_of(small_mixed))
     made = []
     for device in (CPU, torch.device("cuda")):
-        source = SampledBatches(rows, 2, device, batch_size=30, num_neighbors=3, paired=True)
+        source = batches_of(small_mixed, 30, 3, paired=True, sparse=sparse, device=device)
         assert source.sampler.device.type == (device.type if fits else "cpu")
         order = torch.Generator().manual_seed(0)
         made.append([everything_in(batch) for batch in source.epoch(order, Ranks())])

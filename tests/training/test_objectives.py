@@ -21,8 +21,8 @@ from h3gnn.encoder.noise import SequentialNoise
 from h3gnn.encoder.sparse import take_rows
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
-from h3gnn.training.batches import Batch, SampledBatches, Source, WholeGraph
-from h3gnn.training.distributed import Ranks, rows_in_memory
+from h3gnn.training.batches import Batch, Source, WholeGraph
+from h3gnn.training.distributed import Ranks
 from h3gnn.training.models import Training, stack_step
 from h3gnn.training.objectives import (
     OBJECTIVES,
@@ -39,7 +39,7 @@ from h3gnn.training.objectives import (
     standardize,
 )
 from h3gnn.training.step import Step, backward_by_chunks
-from tests.training.stacks import HOUSE, generators_of, plain_training
+from tests.training.stacks import HOUSE, batches_of, generators_of, plain_training, whole_graph_of
 
 ALL_NODES = slice(0, None)
 TWO = torch.tensor([[0], [1]])
@@ -476,18 +476,7 @@ def training(objectives: list[str], **changed: Any) -> Training:
 
 
 def source_of(graph: Graph) -> WholeGraph:
-    dtype = torch.get_default_dtype()
-    support = build_support(graph.edge_index, graph.num_nodes).to(torch.device("cpu"), dtype)
-    return WholeGraph(FeatureMatrix(graph.dense_features().to(dtype)), support, 2)
-
-
-def batches_of(graph: Graph, batch_size: int, num_neighbors: int, paired: bool = False) -> SampledBatches:
-    dtype = torch.get_default_dtype()
-    support = build_support(graph.edge_index, graph.num_nodes).to(torch.device("cpu"), dtype)
-    kept = rows_in_memory(graph.dense_features().to(dtype), support)
-    return SampledBatches(
-        kept, 2, torch.device("cpu"), batch_size=batch_size, num_neighbors=num_neighbors, paired=paired
-    )
+    return whole_graph_of(graph, dtype=torch.get_default_dtype())
 
 
 def step_of(source: Source, how: Training, seeds: Sequence[int], chunk: int = 1000, **options: Any) -> Step:
@@ -649,7 +638,7 @@ def test_an_ensemble_assigns_each_model_its_objective(names: list[str]) -> None:
 @pytest.mark.parametrize("name", list(OBJECTIVES))
 def test_each_objective_trains_in_batches(small_mixed: Graph, name: str) -> None:
     kind = OBJECTIVES[name]
-    source = batches_of(small_mixed, 30, 4, paired=kind.needs_pairs)
+    source = batches_of(small_mixed, 30, 4, paired=kind.needs_pairs, dtype=torch.float)
     how = training([name] * 2, **kind.views, mask="random", learning_rate=0.01)
     losses = run(step_of(source, how, [5, 6], chunk=16), how, 20 if name == "edges" else 10)
     assert losses.isfinite().all()
@@ -658,7 +647,7 @@ def test_each_objective_trains_in_batches(small_mixed: Graph, name: str) -> None
 
 @pytest.mark.parametrize("teacher_mode", ["eval", "train"])
 def test_a_mixed_stack_trains_in_batches(small_mixed: Graph, teacher_mode: str) -> None:
-    source = batches_of(small_mixed, 30, 4, paired=True)
+    source = batches_of(small_mixed, 30, 4, paired=True, dtype=torch.float)
     how = training(MIXED, **PER_MODEL, mask="random", teacher_mode=teacher_mode)
     losses = run(step_of(source, how, SEEDS, 16, **DROPOUT), how, 8)
     assert losses.isfinite().all()

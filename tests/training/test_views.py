@@ -22,25 +22,7 @@ from h3gnn.training.masking import RandomMask
 from h3gnn.training.models import stack_step
 from h3gnn.training.sampling import ALL
 from h3gnn.training.step import Step
-from tests.training.stacks import HOUSE, generators_of, plain_training
-
-CPU = torch.device("cpu")
-
-
-def support_of(graph: Graph) -> Support:
-    return build_support(graph.edge_index, graph.num_nodes).to(CPU, torch.double)
-
-
-def whole(graph: Graph, storage: str = "dense") -> WholeGraph:
-    return WholeGraph(FeatureMatrix(graph.dense_features().double(), storage), support_of(graph), 2)
-
-
-def batches(
-    graph: Graph, batch_size: int = 20, num_neighbors: int = 4, paired: bool = False, sparse: bool = False
-) -> SampledBatches:
-    features = graph.dense_features().double()
-    kept = rows_in_memory(features.to_sparse_csr() if sparse else features, support_of(graph))
-    return SampledBatches(kept, 2, CPU, batch_size=batch_size, num_neighbors=num_neighbors, paired=paired)
+from tests.training.stacks import CPU, HOUSE, batches_of, generators_of, plain_training, whole_graph_of
 
 
 def stack(columns: int, entries: int, models: int = 2, edge_weights: str = "learned") -> EncoderStack:
@@ -84,10 +66,10 @@ def factors(batch: Batch, support: Support, kept: Tensor) -> dict[tuple[int, int
 def parts(graph: Graph) -> list[tuple[str, Part]]:
     seeds = torch.tensor([7, 3, 50])
     return [
-        ("whole, dense", whole(graph).batch_of(seeds).part),
-        ("whole, sparse", whole(graph, "csr").batch_of(seeds).part),
-        ("batch, dense", batches(graph).batch_of(seeds).part),
-        ("batch, sparse", batches(graph, sparse=True).batch_of(seeds).part),
+        ("whole, dense", whole_graph_of(graph, "dense").batch_of(seeds).part),
+        ("whole, sparse", whole_graph_of(graph, "csr").batch_of(seeds).part),
+        ("batch, dense", batches_of(graph, 20, 4).batch_of(seeds).part),
+        ("batch, sparse", batches_of(graph, 20, 4, sparse=True).batch_of(seeds).part),
     ]
 
 
@@ -127,7 +109,7 @@ def test_dropping_rows_of_the_weight_is_dropping_columns_of_the_features(small_m
 
 
 def test_columns_are_dropped_at_each_models_rate_and_scaled(small_mixed: Graph) -> None:
-    step = step_of(whole(small_mixed), [0.0, 0.25, 0.8], 0.0, seeds=(1, 2, 3))
+    step = step_of(whole_graph_of(small_mixed, "dense"), [0.0, 0.25, 0.8], 0.0, seeds=(1, 2, 3))
     drawn = []
     for _ in range(200):
         kept = step._seen_columns(SequentialNoise(step.generators))
@@ -145,7 +127,7 @@ def test_columns_are_dropped_at_each_models_rate_and_scaled(small_mixed: Graph) 
 
 def test_all_batches_of_a_step_see_the_same_columns_and_edges_of_a_node(small_mixed: Graph) -> None:
     """As two processes do, each with its share of one batch."""
-    source = batches(small_mixed, num_neighbors=ALL)
+    source = batches_of(small_mixed, 20, ALL)
     step, noise = step_of(source, 0.5, 0.5), PerNodeNoise([8, 9])
     first, second = (source.batch_of(torch.arange(start, start + 20)) for start in (0, 10))
     columns = [step._seen_columns(noise), step._seen_columns(PerNodeNoise([8, 9]))]
@@ -244,7 +226,7 @@ def test_edges_drop_in_both_directions_and_loops_never(data: st.DataObject) -> N
 
 
 def test_in_batches_the_pairs_that_objectives_see_are_those_of_the_edges(small_mixed: Graph) -> None:
-    source = batches(small_mixed, 25, ALL, paired=True)
+    source = batches_of(small_mixed, 25, ALL, paired=True)
     rows, cols = source.support.pattern.rows, source.support.pattern.cols
     edges = set(zip(rows.tolist(), cols.tolist(), strict=True))
     met, hidden = set(), 0
@@ -295,7 +277,7 @@ def test_the_mean_over_neighbours_by_hand() -> None:
 
 def test_a_step_compares_a_thinned_graph_with_the_full_one(small_mixed: Graph) -> None:
     """Loss and gradients of one step, with columns and edges dropped from the data themselves."""
-    source = whole(small_mixed)
+    source = whole_graph_of(small_mixed, "dense")
     nodes, columns = source.nodes, small_mixed.num_features
     feature_drop, edge_drop, seeds = [0.3, 0.6], [0.5, 0.2], (3, 4)
     step = step_of(source, feature_drop, edge_drop, seeds)
@@ -334,7 +316,7 @@ def test_a_step_compares_a_thinned_graph_with_the_full_one(small_mixed: Graph) -
 
 
 def test_a_rate_of_zero_draws_nothing(small_mixed: Graph) -> None:
-    source = whole(small_mixed)
+    source = whole_graph_of(small_mixed, "dense")
     step = step_of(source, [0.0, 0.0, 0.5, 0.0], [0.0, 0.5, 0.0, 0.0], seeds=(1, 2, 3, 1))
     plain = step_of(source, 0.0, 0.0, seeds=(1, 2, 3, 1))
     only_masks = generators_of((1, 2, 3, 1))
@@ -350,7 +332,7 @@ def test_a_rate_of_zero_draws_nothing(small_mixed: Graph) -> None:
 
 
 def test_views_leave_what_is_drawn_for_batches_as_it_was(small_mixed: Graph) -> None:
-    source = batches(small_mixed)
+    source = batches_of(small_mixed, 20, 4)
     step, plain = step_of(source, 0.3, 0.3), step_of(source, 0.0, 0.0)
     for one in (step, plain):
         one(RandomMask([0.5] * 2))
@@ -366,7 +348,7 @@ def test_only_masked_nodes_show_another_nodes_features(small_mixed: Graph) -> No
     nodes, mask = small_mixed.num_nodes, torch.zeros(2, small_mixed.num_nodes, dtype=torch.bool)
     mask[:, :60] = True
     shown = torch.zeros(2)
-    for source in (whole(small_mixed), batches(small_mixed)):
+    for source in (whole_graph_of(small_mixed, "dense"), batches_of(small_mixed, 20, 4)):
         step = step_of(source, 0.0, 0.0, replace_rate=[0.0, 0.25])
         seeds = source.batch_of(torch.arange(0, nodes, 2)).part
         hidden, own = seeds.rows_of(mask), torch.arange(len(seeds.nodes))
@@ -385,7 +367,7 @@ def test_only_masked_nodes_show_another_nodes_features(small_mixed: Graph) -> No
 
 def test_a_donor_is_any_other_seed() -> None:
     square = check_graph(torch.eye(4), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]))
-    source = whole(square)
+    source = whole_graph_of(square, "dense")
     step = step_of(source, 0.0, 0.0, replace_rate=0.9)
     part, everyone = source.batch_of(torch.arange(4)).part, torch.ones(2, 4, dtype=torch.bool)
     seen: set[tuple[int, int]] = set()
@@ -397,7 +379,7 @@ def test_a_donor_is_any_other_seed() -> None:
 
 
 def test_without_swapping_nothing_is_drawn(small_mixed: Graph) -> None:
-    source = whole(small_mixed)
+    source = whole_graph_of(small_mixed, "dense")
     step = step_of(source, 0.0, 0.0)
     before = step.generators[0].get_state()
     noise, drawers = source.noise(step.generators, step.order, step.ranks)
