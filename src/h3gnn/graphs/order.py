@@ -7,13 +7,13 @@ order makes a result independent of the order in which the input lists its nodes
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from h3gnn.graphs.graph import Graph, scipy_features
-from h3gnn.graphs.scaling import csr_features
+from h3gnn.graphs.graph import Graph, scipy_features, torch_features
 
 HOPS = 4
 FIXED_ORDER = ("dataset", "generated")
@@ -46,11 +46,9 @@ def reorder_nodes(graph: Graph, order: npt.NDArray[np.int64]) -> Graph:
     if graph.features.layout == torch.strided:
         features = graph.features[chosen]
     else:
-        rows = scipy_features(graph.features)[order]
-        crow, cols = (torch.from_numpy(part.astype(np.int64)) for part in (rows.indptr, rows.indices))
-        features = csr_features(crow, cols, torch.from_numpy(rows.data), rows.shape)
-    rest = ("labels", "train_mask", "val_mask", "test_mask")
-    moved = {name: None if getattr(graph, name) is None else getattr(graph, name)[chosen] for name in rest}
+        features = torch_features(scipy_features(graph.features)[order])
+    parts = {name: getattr(graph, name) for name in ("labels", "train_mask", "val_mask", "test_mask")}
+    moved: dict[str, Any] = {name: None if part is None else part[chosen] for name, part in parts.items()}
     return replace(
         graph,
         features=features,
@@ -63,15 +61,14 @@ def reorder_nodes(graph: Graph, order: npt.NDArray[np.int64]) -> Graph:
 
 def _project(graph: Graph) -> npt.NDArray[np.float64]:
     """Return one number per node: its columns, scaled to one standard deviation, in a random direction."""
+    features: Any
     if graph.features.layout == torch.strided:
         features = graph.features.double().numpy()
         deviation = features.std(axis=0)
     else:
         features = scipy_features(graph.features).astype(np.float64)
-        mean = np.asarray(features.mean(axis=0)).ravel()
-        deviation = np.sqrt(
-            np.maximum(np.asarray(features.multiply(features).mean(axis=0)).ravel() - mean**2, 0)
-        )
+        mean, square = (np.asarray(part.mean(axis=0)).ravel() for part in (features, features * features))
+        deviation = np.sqrt(np.maximum(square - mean**2, 0))
     direction = np.random.default_rng(0).normal(size=graph.num_features)
     return np.asarray(features @ (direction / np.where(deviation > 0, deviation, 1)))
 
@@ -91,4 +88,4 @@ def _neighbour_mean(
 
 def _standardized(key: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     deviation = key.std()
-    return (key - key.mean()) / (deviation if deviation > 0 else 1)
+    return np.asarray((key - key.mean()) / (deviation if deviation > 0 else 1))
