@@ -1,4 +1,4 @@
-"""Provenance is stored as data; notes of earlier versions are translated once."""
+"""Stored provenance, and the notes of earlier versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STRUCTURAL = "no features in the data: structural features were built from the e
 REPAIRS = (Repair("self-loops", "2 self-loop(s)", 2), Repair("column-unused", "x", fields=("x",), warn=True))
 
 
-def test_stored_and_read_again() -> None:
+def test_provenance_is_stored_and_read_back() -> None:
     provenance = Provenance("edges.csv", SHA, "files", structural=True, repairs=REPAIRS)
     stored = json.loads(json.dumps(provenance.as_dict()))
     check(STORED_PROVENANCE, stored, "provenance")
@@ -44,6 +44,5 @@ def test_only_marked_repairs_warn() -> None:
     with pytest.warns(UserWarning, match="x") as caught:
         warn_about_repairs(REPAIRS)
     assert [str(one.message) for one in caught] == ["x"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         warn_about_repairs(REPAIRS[:1])

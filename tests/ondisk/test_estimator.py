@@ -22,17 +22,11 @@ from h3gnn.tables.read import read_graph
 from h3gnn.training.step import MaskStrategy, Step
 from tests.rejects import rejects
 
-QUICK: dict[str, Any] = {
-    "epochs": 3,
-    "channels": 8,
-    "batch_size": 30,
-    "device": "cpu",
-    "edge_weights": "fixed",
-}
+QUICK: dict[str, Any] = {"epochs": 3, "channels": 8, "batch_size": 30, "device": "cpu"}
+QUICK |= {"edge_weights": "fixed"}
 
 
 def prepared(graph: Graph, folder: Path) -> MappedGraph:
-    """The same graph in files."""
     source, target = graph.edge_index.numpy()
     pd.DataFrame({"source": source, "target": target}).to_csv(folder / "e.csv", index=False)
     np.save(folder / "f.npy", graph.dense_features().numpy())
@@ -45,27 +39,25 @@ def joined(model: H3GNN) -> np.ndarray:
 
 @pytest.mark.parametrize("batches", ["neighbours", "clusters"])
 @pytest.mark.parametrize("self_loops", [False, True])
-def test_files_and_memory_give_the_same_model(
+def test_a_graph_on_disk_gives_the_same_model(
     small_mixed: Graph, tmp_path: Path, batches: str, self_loops: bool
 ) -> None:
     if batches == "clusters":
         pytest.importorskip("pymetis")
     settings = {**QUICK, "batches": batches, "self_loops": self_loops, "n_models": 2}
     inside = H3GNN.from_preset("single", **settings).fit(small_mixed)
-    outside = (
-        H3GNN.from_preset("single", **settings).fit(small_mixed).fit(prepared(small_mixed, tmp_path))
-    )  # forgets the first
+    outside = H3GNN.from_preset("single", **settings).fit(small_mixed)
+    outside.fit(prepared(small_mixed, tmp_path))  # replaces the first fit
     assert not hasattr(outside, "embedding_")
     np.testing.assert_allclose(joined(outside), inside.embedding_, atol=1e-5)
     np.testing.assert_allclose(outside.history_["loss"], inside.history_["loss"], rtol=1e-4)
 
 
-def test_the_default_committee_is_read_out_alike_from_files(
+def test_standardized_and_smoothed_columns_equal_those_in_memory(
     small_mixed: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Columns on one scale, and smoothed as strongly as the features of like neighbours ask."""
-    hears = torch.eye(100).index_put_(tuple(small_mixed.edge_index), torch.ones(1), accumulate=True)
-    alike = hears @ hears @ torch.randn(100, 12, generator=torch.Generator().manual_seed(0))
+    adjacency = torch.eye(100).index_put_(tuple(small_mixed.edge_index), torch.ones(1), accumulate=True)
+    alike = adjacency @ adjacency @ torch.randn(100, 12, generator=torch.Generator().manual_seed(0))
     small_mixed = replace(small_mixed, features=alike)
     monkeypatch.setattr("h3gnn.inference.CHUNK", 7)
     settings = {**QUICK, "n_models": 4, "smoothing": "auto", "tokens": True}
@@ -80,7 +72,7 @@ def test_the_default_committee_is_read_out_alike_from_files(
 
 
 @pytest.mark.parametrize("words", [True, False])
-def test_sparse_features_in_files_train_as_in_memory(small_mixed: Graph, tmp_path: Path, words: bool) -> None:
+def test_sparse_features_on_disk_train_as_in_memory(small_mixed: Graph, tmp_path: Path, words: bool) -> None:
     """Zeros and ones stay as they are; counts are scaled by rows."""
     stored: Any = sp.random(100, 80, 0.05, "csr", random_state=0)
     stored.data = np.ones_like(stored.data) if words else 1 + np.round(9 * stored.data)
@@ -103,7 +95,6 @@ def test_sparse_features_in_files_train_as_in_memory(small_mixed: Graph, tmp_pat
 
 
 def as_tables(graph: Graph, folder: Path, names: list[str], order: list[int]) -> tuple[Path, Path]:
-    """The tables of a graph, its feature columns in some order."""
     folder.mkdir()
     ids = np.array(names)
     source, target = graph.edge_index.numpy()
@@ -116,16 +107,16 @@ def as_tables(graph: Graph, folder: Path, names: list[str], order: list[int]) ->
 @pytest.mark.parametrize(
     "settings", [{"edge_weights": "computed"}, {"objective": ["teacher", "edges"]}], ids=str
 )
-def test_another_graph_in_files_is_embedded_as_in_memory(
+def test_another_graph_on_disk_is_embedded_as_in_memory(
     small_mixed: Graph, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    """Half of its nodes are known, half of its edges too, and its columns stand in another order."""
+    """Half of its nodes and edges are known, and its columns have another order."""
     nodes, width = small_mixed.num_nodes, small_mixed.num_features
     names = [f"n{i}" for i in range(nodes)]
     fitted = as_tables(small_mixed, tmp_path / "a", names, list(range(width)))
     changed = replace(small_mixed, edge_index=small_mixed.edge_index[:, ::2])
-    strange = [name if i % 2 else f"new {i}" for i, name in enumerate(names)]
-    other = as_tables(changed, tmp_path / "b", strange, list(range(width))[::-1])
+    renamed = [name if i % 2 else f"new {i}" for i, name in enumerate(names)]
+    other = as_tables(changed, tmp_path / "b", renamed, list(range(width))[::-1])
     in_memory = [read_graph(edges, features=features) for edges, features in (fitted, other)]
     in_files = [prepare_graph(*one, one[0].parent / "graph") for one in (fitted, other)]
     how = {**QUICK, "n_models": 2, "edge_rate": 30.0, "smoothing": 0.4, **settings}
@@ -139,14 +130,10 @@ def test_another_graph_in_files_is_embedded_as_in_memory(
     assert np.abs(wanted - inside.embedding_).max() > 0.1
 
 
-def test_a_graph_in_files_with_other_columns_is_refused(small_mixed: Graph, tmp_path: Path) -> None:
+def test_a_graph_on_disk_with_other_columns_is_rejected(small_mixed: Graph, tmp_path: Path) -> None:
     names = [f"n{i}" for i in range(small_mixed.num_nodes)]
-    fitted, fewer = (
-        prepare_graph(
-            *as_tables(small_mixed, tmp_path / name, names, list(range(count))), tmp_path / f"g{name}"
-        )
-        for name, count in (("a", 5), ("b", 4))
-    )
+    tables = [as_tables(small_mixed, tmp_path / str(count), names, list(range(count))) for count in (5, 4)]
+    fitted, fewer = (prepare_graph(*one, one[0].parent / "graph") for one in tables)
     model = H3GNN.from_preset("single", **{**QUICK, "epochs": 0}).fit(fitted)
     with pytest.raises(InputError, match="'f4' is missing"):
         next(model.embedding_chunks(fewer))
@@ -168,20 +155,20 @@ def test_a_budget_decides_how_many_models_train_at_once(
     np.testing.assert_allclose(in_groups.embedding_, plain.embedding_, atol=1e-4)
 
 
-def test_the_history_tells_how_batches_were_computed(small_mixed: Graph) -> None:
+def test_the_history_records_the_engine(small_mixed: Graph) -> None:
     model = H3GNN.from_preset("single", **QUICK, n_models=2, precision="bfloat16").fit(small_mixed)
     engine = {"device": "cpu", "precision": "bfloat16", "models_at_once": 2, "processes": 1}
     assert model.history_.engine == engine
     assert not model.encoder_.fuse_in_bfloat16
 
 
-def test_a_model_of_a_graph_in_files_is_saved_and_read_back(small_mixed: Graph, tmp_path: Path) -> None:
+def test_a_model_of_a_graph_on_disk_is_saved_and_loaded(small_mixed: Graph, tmp_path: Path) -> None:
     model = H3GNN.from_preset("single", **QUICK).fit(prepared(small_mixed, tmp_path))
     model.save(tmp_path / "run")
     again = H3GNN.load(tmp_path / "run")
     np.testing.assert_array_equal(joined(again), joined(model))
     assert not any("features" in path.name for path in (tmp_path / "run").iterdir())
-    with pytest.raises(InputError, match=r"use embedding_chunks\(graph\)"):
+    with rejects("graph-on-disk"):
         again.transform(model.graph_)
     with rejects("graph-on-disk"):
         again.transform(small_mixed.features)
@@ -191,11 +178,8 @@ def test_a_model_of_a_graph_in_files_is_saved_and_read_back(small_mixed: Graph, 
     tables = (tmp_path / "e.csv", tmp_path / "f.npy", tmp_path / "graph")
     labelled = prepare_graph(*tables, labels=tmp_path / "y.csv")
     assert labelled.provenance.sha256 != labelled.unlabelled == model.graph_.provenance.sha256
-    np.testing.assert_array_equal(
-        joined(H3GNN.load(tmp_path / "run")), joined(model)
-    )  # labels may come later
-    other = torch.randn(small_mixed.num_nodes, 3)
-    np.save(tmp_path / "f.npy", other.numpy())
+    np.testing.assert_array_equal(joined(H3GNN.load(tmp_path / "run")), joined(model))  # labels may be added
+    np.save(tmp_path / "f.npy", torch.randn(small_mixed.num_nodes, 3).numpy())
     prepare_graph(tmp_path / "e.csv", tmp_path / "f.npy", tmp_path / "graph")
     with rejects("other-graph", ModelFolderError):
         H3GNN.load(tmp_path / "run")
@@ -205,7 +189,7 @@ def test_a_model_of_a_graph_in_files_is_saved_and_read_back(small_mixed: Graph, 
 @pytest.mark.parametrize(
     ("bounded", "at_a_time"), [({"memory": "1GB"}, 7), ({"batch_size": 30}, 7), ({}, 100)], ids=str
 )
-def test_a_loaded_model_is_encoded_in_the_memory_that_it_was_fitted_in(
+def test_a_loaded_model_reads_as_many_rows_at_a_time_as_in_the_fit(
     small_mixed: Graph,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -214,9 +198,8 @@ def test_a_loaded_model_is_encoded_in_the_memory_that_it_was_fitted_in(
     smoothing: float,
 ) -> None:
     monkeypatch.setattr("h3gnn.inference.CHUNK", 7)
-    model = H3GNN.from_preset("single", **{**QUICK, "batch_size": None, **bounded}, smoothing=smoothing).fit(
-        small_mixed
-    )
+    settings = {**QUICK, "batch_size": None, **bounded, "smoothing": smoothing}
+    model = H3GNN.from_preset("single", **settings).fit(small_mixed)
     model.save(tmp_path / "run")
     read: list[int] = []
     usual = GraphRows.rows
@@ -231,7 +214,7 @@ def test_a_loaded_model_is_encoded_in_the_memory_that_it_was_fitted_in(
     np.testing.assert_array_equal(loaded.embedding_, model.embedding_)
 
 
-def test_mini_batches_go_on_from_a_checkpoint(
+def test_mini_batches_resume_from_a_checkpoint(
     small_mixed: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {**QUICK, "epochs": 6, "token_dropout": 0.2}
@@ -253,7 +236,7 @@ def test_mini_batches_go_on_from_a_checkpoint(
     np.testing.assert_array_equal(resumed.embedding_, whole.embedding_)
 
 
-def test_training_in_batches_learns(small_mixed: Graph) -> None:
+def test_the_loss_decreases_in_mini_batches(small_mixed: Graph) -> None:
     model = H3GNN.from_preset("single", **{**QUICK, "epochs": 20, "num_neighbors": 4}).fit(small_mixed)
     losses = model.history_["loss"][:, 0]
     assert losses[-1] < losses[0]
