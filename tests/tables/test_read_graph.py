@@ -240,7 +240,10 @@ BAD_LABELS = [
 BAD: list[tuple[dict[str, str], str, str]] = [
     *(({"edges": text}, code, place) for text, code, place in BAD_EDGES),
     *(({"edges": EDGES, "features": text}, code, place) for text, code, place in BAD_FEATURES),
-    *(({"edges": EDGES, "features": FEATURES, "labels": text}, *rest) for text, *rest in BAD_LABELS),
+    *(
+        ({"edges": EDGES, "features": FEATURES, "labels": text}, code, place)
+        for text, code, place in BAD_LABELS
+    ),
     ({"edges": EDGES, "labels": "who,what\nann,x\nbob,y\n"}, "header-ambiguous", "labels.csv, line 1: 'who'"),
 ]
 

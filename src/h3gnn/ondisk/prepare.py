@@ -315,7 +315,7 @@ def _ids(block: LoadedTable, at: int) -> Any:
 def _features(block: LoadedTable, at: int, width: int | None) -> npt.NDArray[np.float64]:
     """Return a column of numbers or of lists of this width as `[rows, values]`."""
     if block.table.delimiter is not None:
-        values, unreadable = block.weights(at)
+        values, unreadable = block.column_numbers(at)
         block.add_unreadable(at, unreadable, FIX_NUMBER)
         block.problems.check()
         return values[:, None]
@@ -407,7 +407,7 @@ class _EdgeReader:
             source, target = (_ids(block, at) for at in edges.ends)
             weight = pa.nulls(len(source), pa.float64())
             for at in edges.weight:
-                values, unreadable = block.weights(at)
+                values, unreadable = block.column_numbers(at)
                 block.add_unreadable(at, unreadable, FIX_COLUMN)
                 block.problems.check()
                 weight = pa.array(values)

@@ -126,7 +126,7 @@ def read_rows(edges: EdgeTable, known: Ids | None, known_by: Path | None, rules:
     if known is not None:
         loaded.check_known(ids, known, known_by)
     for at in edges.weight:
-        weight, unreadable = loaded.weights(at)
+        weight, unreadable = loaded.column_numbers(at)
         loaded.add_unreadable(at, unreadable, FIX_COLUMN)
         invalid = np.flatnonzero(~valid_weights(weight)) if rules.weights == "error" else ()
         for row in np.setdiff1d(invalid, unreadable).astype(int).tolist():

@@ -218,23 +218,30 @@ class VectorEncoder(Encoder):
 class CategoryEncoder(Encoder):
     """One-hot columns; rare categories share one, and an unknown one is rare, or all zeros."""
 
-    kind = "category"
+    kind, most, meaning = "category", MOST_CATEGORIES, " of 0 and 1"
     kept: list[str] | None
     rare: bool
     gaps: bool
 
+    @staticmethod
+    def items(values: Array) -> list[list[str]]:
+        """Return the categories of each row."""
+        return [[] if one is None else [one] for one in values]
+
+    @classmethod
+    def count(cls, values: Array) -> Counter[str]:
+        """Return the number of rows with each category."""
+        return Counter(one for items in cls.items(values) for one in {*items})
+
     @classmethod
     def fit(cls, values: Array) -> Self:
-        counts = Counter(one for one in values if one is not None)
-        kept = _frequent(counts, MOST_CATEGORIES, len(values))
+        counts = cls.count(values)
+        kept = _frequent(counts, cls.most, len(values))
         return cls(kept, len(kept) < len(counts), bool(missing_rows(values).any()))
 
     def encode(self, values: Array) -> Floats:
-        return self._indicators([[] if one is None else [one] for one in values])
-
-    def _indicators(self, rows: Sequence[Iterable[str]]) -> Floats:
         column = {one: at for at, one in enumerate(self.kept or ())}
-        return _indicators(rows, column, len(column) + self.rare)
+        return _indicators(self.items(values), column, len(column) + self.rare)
 
     def count_unknown(self, values: Array) -> int:
         known = {*(self.kept or ()), None}
@@ -245,35 +252,35 @@ class CategoryEncoder(Encoder):
 
     def describe(self, values: Array) -> str:
         kept = len(self.kept or ())
-        rare = len({*values} - {None}) - kept
+        rare = len(self.count(values)) - kept
         shared = f", one for {rare:,} rare" if rare else ""
-        return f"{kept:,} columns of 0 and 1{shared}" + ", one for missing" * self.gaps
+        return f"{kept:,} columns{self.meaning}{shared}" + ", one for missing" * self.gaps
 
 
 @dataclass(frozen=True)
 class ListEncoder(CategoryEncoder):
     """Multi-hot columns of the items; beyond `MOST_ITEMS` distinct items they are hashed (`kept` is None)."""
 
-    kind = "list"
+    kind, most, meaning = "list", MOST_ITEMS, ", 1 where the list contains the item"
+
+    @staticmethod
+    def items(values: Array) -> list[list[str]]:
+        return [one or [] for one in values]
 
     @classmethod
     def fit(cls, values: Array) -> Self:
-        counts = _count_items(values)
-        gaps = bool(missing_rows(values).any())
-        if len(counts) > MOST_ITEMS:
-            return cls(None, False, gaps)
-        kept = sorted(_frequent(counts, MOST_ITEMS, len(values)))
-        return cls(kept, len(kept) < len(counts), gaps)
+        found = super().fit(values)
+        if len(cls.count(values)) > MOST_ITEMS:
+            return replace(found, kept=None, rare=False)
+        return replace(found, kept=sorted(found.kept or ()))
 
     def encode(self, values: Array) -> Floats:
-        lists = [one or [] for one in values]
         if self.kept is not None:
-            return self._indicators(lists)
+            return super().encode(values)
         from sklearn.utils import murmurhash3_32
 
-        distinct = _count_items(values)
-        column = {one: int(murmurhash3_32(one, positive=True)) % MOST_ITEMS for one in distinct}
-        return _indicators(lists, column, MOST_ITEMS)
+        column = {one: int(murmurhash3_32(one, positive=True)) % MOST_ITEMS for one in self.count(values)}
+        return _indicators(self.items(values), column, MOST_ITEMS)
 
     def count_unknown(self, values: Array) -> int:
         return 0
@@ -288,12 +295,9 @@ class ListEncoder(CategoryEncoder):
         return COMPONENT if self.kept is None else VALUE
 
     def describe(self, values: Array) -> str:
-        items = len(_count_items(values))
         if self.kept is None:
-            return f"{items:,} items hashed into {MOST_ITEMS} columns"
-        rare = items - len(self.kept)
-        shared = f", one for {rare:,} rare" if rare else ""
-        return f"{len(self.kept):,} columns, 1 where the list contains the item{shared}"
+            return f"{len(self.count(values)):,} items hashed into {MOST_ITEMS} columns"
+        return super().describe(values)
 
 
 def _indicators(rows: Sequence[Iterable[str]], column: Mapping[str, int], width: int) -> Floats:
@@ -303,10 +307,6 @@ def _indicators(rows: Sequence[Iterable[str]], column: Mapping[str, int], width:
         at = [column.get(one, len(column)) for one in items]
         found[row, [one for one in at if one < width]] = 1.0
     return found
-
-
-def _count_items(values: Array) -> Counter[str]:
-    return Counter(item for one in values if one is not None for item in {*one})
 
 
 def _frequent(counts: Counter[str], most: int, rows: int) -> list[str]:
@@ -448,7 +448,7 @@ def fit_encoder(kind: str, form: str, values: Array, text_model: str | None) -> 
     if kind == "text":
         return TextEncoder.fit(values, form)
     if kind == "category":
-        counts = Counter(one for one in values if one is not None)
+        counts = CategoryEncoder.count(values)
         kept = sum(counts[one] for one in _frequent(counts, MOST_CATEGORIES, len(values)))
         if len(counts) > MOST_CATEGORIES and kept < (1 - MOSTLY_RARE) * sum(counts.values()):
             return TextEncoder.fit(values, "characters")

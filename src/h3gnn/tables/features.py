@@ -18,7 +18,7 @@ from h3gnn.graphs.ids import one_kind
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.files import Problems
 from h3gnn.tables.infer import Cells, is_number, parse_types
-from h3gnn.tables.plan import TablePlan, add_cells, encode_table, infer_columns, plain_plan
+from h3gnn.tables.plan import TablePlan, encode_table, infer_columns, plain_plan
 from h3gnn.tables.reader import FIX_NUMBER, LoadedTable, Table, add_duplicates, joined_place, open_table
 from h3gnn.tables.roles import SPLIT_PREFIX, Column, is_no_feature, pick_column, pick_id_column, words_in
 
@@ -113,15 +113,13 @@ def read_vectors(path: str | Path) -> FeatureFile:
     roles, loaded = _load(path, FeatureOptions())
     ids, values = loaded.unique_ids(roles.key), loaded.numbers(roles.chosen)
     if values is None:
-        frame, problems = loaded.frame(roles.chosen), loaded.problems
-        place = _cell_place(loaded.place, [roles])
-        for name in frame:
-            numbers, unreadable = Cells(frame[name]).decode("number")
-            add_cells(problems, place, frame[name], unreadable, "is not a number", FIX_NUMBER)
-            for row in np.setdiff1d(np.flatnonzero(np.isnan(numbers)), unreadable).tolist():
+        for at in roles.chosen:
+            numbers, unreadable = loaded.column_numbers(at)
+            loaded.add_unreadable(at, unreadable, FIX_NUMBER)
+            for row in np.setdiff1d(np.flatnonzero(~np.isfinite(numbers)), unreadable).tolist():
                 remedy = "fill the gap or leave the column out"
-                problems.add(place(row, str(name)), "the value is missing", remedy, "feature-not-finite")
-        problems.check()
+                loaded.add(row, at, f"the value is {numbers[row]}", remedy, "feature-not-finite")
+        loaded.problems.check()
         raise GraphError(f"{path} does not hold numbers only", code="column-not-numeric")
     return FeatureFile(values, ids, True, loaded.place, roles.table.path)
 

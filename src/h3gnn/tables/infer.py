@@ -438,10 +438,11 @@ def _infer_numbers(name: str, values: Array) -> InferredType:
     integers, unique = bool((known == np.floor(known)).all()), distinct.size == values.size
     if integers and str(name).lower() in INDEX_NAMES and unique:
         return InferredType("identifier", "the row numbers of a data frame")
-    if integers and is_id_name(name) and unique:
-        return InferredType("identifier", "its name says id, and its values are distinct")
     if integers and is_id_name(name):
-        return InferredType("category", "its name says id: codes, not measurements")
+        distinct_ids = InferredType("identifier", "its name says id, and its values are distinct")
+        return (
+            distinct_ids if unique else InferredType("category", "its name says id: codes, not measurements")
+        )
     if set(distinct.tolist()) <= {0.0, 1.0}:
         return InferredType("boolean", "0 and 1", numeric=True)
     return InferredType("number", "numbers")
@@ -483,36 +484,16 @@ def _infer_texts(name: str, cells: Cells) -> InferredType:
     words = {one.lower() for one in cells.distinct_values}
     if len(words) == 2 and words & TRUE and words & FALSE and not words <= {"0", "1"}:
         return InferredType("boolean", "two words for yes and no")
-    return (
-        _infer_written_numbers(name, cells)
-        or _infer_written_dates(name, cells)
-        or _infer_mostly(name, cells)
-        or _infer_written_lists(cells)
-        or _infer_words(name, cells)
-    )
-
-
-def _infer_written_numbers(name: str, cells: Cells) -> InferredType | None:
-    form = None if are_codes(cells.distinct) else number_form(cells.distinct_values)
-    if form is None:
-        return None
-    found = _infer_numbers(name, cells.decode("number", form)[0])
-    written = {"plain": "", "grouped": ", written 1,200.5", "comma": ", written 3,14"}[form]
-    form = form if found.kind == "number" else ""
-    return InferredType(found.kind, found.reason + written, form, numeric=found.numeric)
-
-
-def are_codes(texts: Collection[str]) -> bool:
-    """Whether some digits are no number: 007."""
-    return any(re.fullmatch(r"0\d+", one) for one in texts)
-
-
-def _infer_written_dates(name: str, cells: Cells) -> InferredType | None:
-    form = date_form(cells.distinct_values)
-    if form == "either":
-        return _ambiguous_dates(name)
-    order = {"iso": "dates", "dmy": "dates, day first", "mdy": "dates, month first"}
-    return None if form is None else InferredType("date", order[form], form)
+    codes = are_codes(cells.distinct)
+    if not codes and (form := number_form(cells.distinct_values)) is not None:
+        found = _infer_numbers(name, cells.decode("number", form)[0])
+        written = {"plain": "", "grouped": ", written 1,200.5", "comma": ", written 3,14"}[form]
+        return replace(found, reason=found.reason + written, form=form if found.kind == "number" else "")
+    if (form := date_form(cells.distinct_values)) is not None:
+        order = {"iso": "dates", "dmy": "dates, day first", "mdy": "dates, month first"}
+        return _ambiguous_dates(name) if form == "either" else InferredType("date", order[form], form)
+    mostly = None if codes else _infer_mostly(name, cells)
+    return mostly or _infer_written_lists(cells) or _infer_words(name, cells)
 
 
 def _infer_written_lists(cells: Cells) -> InferredType | None:
@@ -523,10 +504,13 @@ def _infer_written_lists(cells: Cells) -> InferredType | None:
     return InferredType("list", f"several words, {separated}", form)
 
 
+def are_codes(texts: Collection[str]) -> bool:
+    """Whether some digits are no number: 007."""
+    return any(re.fullmatch(r"0\d+", one) for one in texts)
+
+
 def _infer_mostly(name: str, cells: Cells) -> InferredType | None:
     """A column of mostly numbers or dates is meant as such, so the other cells may be mistakes."""
-    if are_codes(cells.distinct):
-        return None
     for kind, form_of in (("number", number_form), ("date", date_form)):
         odd = {one for one in cells.distinct_values if form_of([one]) is None}
         if odd and sum(one in odd for one in cells.known) < 0.5 * len(cells.known):

@@ -160,7 +160,7 @@ class TablePlan:
             values, unreadable = Cells(cells).decode(column.kind, column.form)
             if not column.declared:
                 what = f"is not a {column.kind}"
-                add_cells(problems, place, cells, unreadable, what, "correct the cell")
+                _add_cells(problems, place, cells, unreadable, what, "correct the cell")
             if column.encoder == UNCHANGED:
                 for row in np.setdiff1d(np.flatnonzero(missing_rows(values)), unreadable).tolist():
                     what, remedy = "the value is empty or NaN", "fill the gap: the fitted table has none"
@@ -315,7 +315,7 @@ def infer_columns(
         unreadable = cells[name].decode(one.kind, one.form)[1]
         if unreadable.size and (one.doubt or not one.declared):
             doubt, remedy = one.doubt or f"is not a {one.kind}", one.remedy or "correct the cell"
-            add_cells(problems, place, cells[name].column, unreadable, doubt, remedy)
+            _add_cells(problems, place, cells[name].column, unreadable, doubt, remedy)
         elif one.doubt:
             problems.add(f"the column {name!r}", one.doubt, one.remedy, "column-ambiguous")
     return {name: (types[name], cells[name]) for name in names}
@@ -380,7 +380,7 @@ def _unknown_values(column: ColumnPlan, values: Array) -> list[Repair]:
     return repairs
 
 
-def add_cells(problems: Problems, place: Place, column: Any, rows: Array, what: str, remedy: str) -> None:
+def _add_cells(problems: Problems, place: Place, column: Any, rows: Array, what: str, remedy: str) -> None:
     """Add the cells of some rows to the problems."""
     for row in rows.tolist():
         cell, where = column.iloc[row], partial(place, row, str(column.name))

@@ -179,7 +179,7 @@ class LoadedTable:
             parts.append(values)
         return np.concatenate(parts, axis=1)
 
-    def weights(self, at: int) -> tuple[Floats, Rows]:
+    def column_numbers(self, at: int) -> tuple[Floats, Rows]:
         """Return a column of numbers, NaN where missing, and the rows that hold something else."""
         column = self.columns[at]
         if _is_text(column.type) and self.table.delimiter is not None:
