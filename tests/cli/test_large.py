@@ -95,10 +95,7 @@ INVALID = {
     "two graphs": (("graph", "--batch-size", "9", "--edges", "e.csv"), "two-graphs"),
     "csv of a graph on disk": (("graph", "--batch-size", "9", "--embeddings", "x.csv"), "file-ending"),
     "fan-out of words": (("synthetic", "--fan-out", "many"), "value-invalid"),
-    "fan-out of another depth": (
-        ("synthetic", "--fan-out", "5,5,5", "--batch-size", "9"),
-        "settings-do-not-fit",
-    ),
+    "fan-out of another depth": (("synthetic", "--fan-out", "5,5,5"), "num-neighbors-per-hop"),
     "unknown batches": (("synthetic", "--batches", "stars"), "value-invalid"),
     "memory without a unit": (("synthetic", "--memory", "lots"), "value-invalid"),
 }

@@ -46,7 +46,7 @@ def test_tune_then_fit_with_the_preset(monkeypatch: pytest.MonkeyPatch) -> None:
     assert record["search"]["eval_epochs"] == [1, 2]
     fitted = call("fit", "synthetic", "--preset", "p.json", "--embeddings", "e.npy", "--json")
     assert fitted["params"]["n_models"] == 2
-    again = call("tune", "synthetic", *QUICK, "--out", "q.json", "--record", "r.json")
+    again = call("tune", "synthetic", *QUICK, "--at-once", 2, "--out", "q.json", "--record", "r.json")
     assert "2 trials" in again
     assert Path("q.json").read_text() == Path("p.json").read_text()
 

@@ -16,25 +16,22 @@ from hypothesis import HealthCheck, settings
 from h3gnn.errors import InputError
 from h3gnn.tables.files import MOST_SHOWN
 
-ROOM = 2 * 2**30
-"""Bytes that an attempt may take beyond what the process has; more is a failure."""
-PATIENCE = 120
+MEMORY = 2 * 2**30
+"""Bytes that an attempt may allocate; more is a failure."""
+TIMEOUT = 120
 """Seconds after which an attempt on a file of a few kilobytes counts as a hang."""
 
 
 def examples(count: int) -> settings:
-    """So many attempts, with nothing kept from run to run."""
+    """Return settings for a number of attempts, without a database of examples."""
+    ignored = list(HealthCheck)
     return settings(
-        max_examples=count,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-        print_blob=True,
+        max_examples=count, deadline=None, database=None, suppress_health_check=ignored, print_blob=True
     )
 
 
 class Hung(BaseException):
-    """An attempt takes too long; nothing that is read may take this for one of its own errors."""
+    """An attempt takes too long; a BaseException, so that no reader catches it."""
 
 
 @contextmanager
@@ -47,8 +44,8 @@ def bounded() -> Iterator[None]:
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     before = signal.signal(signal.SIGALRM, hung)
-    resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, hard))
-    signal.alarm(PATIENCE)
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, hard))
+    signal.alarm(TIMEOUT)
     try:
         yield
     finally:
@@ -57,22 +54,23 @@ def bounded() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def is_sentence(said: str) -> bool:
-    """Tell one sentence; or the list of what is wrong with a table (`h3gnn.tables.reader`), whole.
+def is_message(text: str) -> bool:
+    """Return whether a text is one line, or a list of the problems of a table (`h3gnn.tables.reader`).
 
-    Such a list begins with how many problems there are, of which it describes at most `MOST_SHOWN`, each in
-    one indented line that names its place, and the remedies below them.
+    Such a list begins with the number of problems, and has an indented line with the location of each, at
+    most `MOST_SHOWN`, and the remedies.
     """
-    first, *others = said.split("\n")
+    first, *others = text.split("\n")
     if not others:
         return bool(first)
     head = re.fullmatch(r".+: ([\d,]+) problems(, the first (\d+) of which are)?:", first)
     remedies = [line for line in others if line.startswith("    what to do: ")]
-    told = [line for line in others if line not in remedies]
-    if head is None or not all(re.fullmatch(r"  \S.*: .+", line) for line in told):
+    listed = [line for line in others if line not in remedies]
+    if head is None or not all(re.fullmatch(r"  \S.*: .+", line) for line in listed):
         return False
     count = int(head[1].replace(",", ""))
-    return count > 1 and len(told) == min(count, MOST_SHOWN) and (head[3] is not None) == (count > MOST_SHOWN)
+    shortened = head[3] is not None
+    return count > 1 and len(listed) == min(count, MOST_SHOWN) and shortened == (count > MOST_SHOWN)
 
 
 class Tally:
@@ -82,15 +80,15 @@ class Tally:
         self.name, self.ended = name, Counter[str]()
 
     def attempt(self, read: Callable[[], object]) -> None:
-        """Read a changed file: it is good, or there is a sentence; anything else is the test's failure."""
+        """Read a changed file, which has to succeed or to be rejected with a message."""
         self.ended["failures"] += 1
         with bounded():
-            said = None
+            message = None
             try:
                 read()
             except InputError as error:
-                said = str(error)
-        assert said is None or is_sentence(said), f"not one sentence: {said!r}"
-        end = "good results" if said is None else "sentences"
+                message = str(error)
+        assert message is None or is_message(message), f"not one message: {message!r}"
+        end = "accepted" if message is None else "rejected"
         self.ended["failures"] -= 1
         self.ended[end] += 1

@@ -1,15 +1,14 @@
-"""Every command that writes, with too little: a disk, or memory, that ends at a random byte.
+"""Run every command that writes with a random limit on file sizes or memory.
 
-`python tests/fuzz/scarce_rounds.py --rounds 12 --out tests/fuzz/counts/scarce.json`
+`python tests/fuzz/scarce_rounds.py --rounds 12 --out scarce.json`
 
-A round gives a command a limit: on the size of a file (`disk`: RLIMIT_FSIZE, as a full disk), on what it may
-allocate after its libraries are loaded (`memory`: RLIMIT_AS), or on its address space from its first byte on
-(`start`). It has to end, with a result or with one sentence and exit code 2, leave no traceback on the screen
-and nothing half-written; and the same command without the limit has to give the result that it always gives.
+A round limits the size of files (`disk`: RLIMIT_FSIZE, like a full disk), the memory after the libraries are
+loaded (`memory`: RLIMIT_AS), or the address space from the start (`start`). The command has to end with its
+result, or with a message and exit code 2, without a traceback or partial files; and the same command without
+the limit has to give the usual result.
 
-Where memory ends within a library that answers by ending the process (OpenBLAS, a C++ exception that nobody
-catches), nobody is left to say a sentence. Such ends are counted apart, by library; all else is asked of them
-as of any other: that nothing is half-written, and that the next command gives the result.
+Some libraries end the process when memory runs out (OpenBLAS, an uncaught C++ exception), so there is no
+message. These cases are counted by library.
 """
 
 from __future__ import annotations
@@ -26,28 +25,23 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.fuzz.signal_rounds import (
-    COMMANDS,
-    ended,
-    play_all,
-    result,
-    start,
-)
+from tests.fuzz.signal_rounds import COMMANDS, ended, play_all, result, start
 
 KINDS = ("disk", "memory", "start")
 SPANS = {"disk": (4, 17), "memory": (24, 30), "start": (27.5, 31.5)}
-"""The limits of each kind are powers of two with an exponent from here."""
+"""Exponents of two of the smallest and largest limit."""
 PATIENCE_SECONDS = 300
 BY_A_LIBRARY = {
     "OpenBLAS": re.compile(r"OpenBLAS error: Memory allocation"),
     "C++": re.compile(r"terminate called after throwing|terminate called recursively|std::bad_alloc"),
 }
-"""What libraries say that end the process themselves where they get no memory."""
+"""Messages of libraries that end the process when memory runs out."""
 SHRUNK = """
 import sys
 from h3gnn.cli import _load
@@ -61,7 +55,7 @@ def load():
 
 ending.run(load)
 """
-"""As `h3gnn` itself, but for the graph of `demo`."""
+"""`h3gnn` with a small graph for `demo`."""
 ENVIRONMENT = {
     **os.environ,
     "OMP_NUM_THREADS": "1",
@@ -72,7 +66,7 @@ ENVIRONMENT = {
 
 
 def confined(kind: str, limit: int) -> Callable[[], None]:
-    """Return what sets the limit in the process that is to have it."""
+    """Return a function that sets the limit in its process."""
 
     def confine() -> None:
         if kind == "disk":
@@ -88,20 +82,15 @@ def confined(kind: str, limit: int) -> Callable[[], None]:
 
 
 def attempt(name: str, home: Path, kind: str, limit: int) -> tuple[int, str]:
-    """Run a command under a limit and return its exit code (124: it hung) and its words."""
-    return _afresh(name, home, limit) if kind == "start" else _forked(name, home, kind, limit)
+    """Run a command under a limit; return its exit code (124: it hung) and its messages."""
+    return _in_new_process(name, home, limit) if kind == "start" else _forked(name, home, kind, limit)
 
 
-def _afresh(name: str, home: Path, limit: int) -> tuple[int, str]:
+def _in_new_process(name: str, home: Path, limit: int) -> tuple[int, str]:
     path = os.pathsep.join((str(Path(__file__).parents[2]), *sys.path))
     try:
         done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                SHRUNK,
-                *COMMANDS[name],
-            ],
+            [sys.executable, "-c", SHRUNK, *COMMANDS[name]],
             cwd=home,
             env=ENVIRONMENT | {"TMPDIR": str(home.parent), "PYTHONPATH": path},
             capture_output=True,
@@ -117,7 +106,7 @@ def _afresh(name: str, home: Path, limit: int) -> tuple[int, str]:
 
 
 def _forked(name: str, home: Path, kind: str, limit: int) -> tuple[int, str]:
-    reading, writing = os.pipe()  # words in a file would be under the limit as well
+    reading, writing = os.pipe()  # a file would be under the limit, too
     confine = confined(kind, limit)
 
     def before() -> None:
@@ -143,7 +132,7 @@ def _forked(name: str, home: Path, kind: str, limit: int) -> tuple[int, str]:
 
 
 def library_of(kind: str, code: int, words: str) -> str | None:
-    """Return which library ended a process that it could get no memory in, if one did."""
+    """Return the library that ended the process for lack of memory, if one did."""
     if kind == "disk" or code not in (1, -signal.SIGABRT):
         return None
     return next((name for name, said in BY_A_LIBRARY.items() if said.search(words)), None)
@@ -152,7 +141,7 @@ def library_of(kind: str, code: int, words: str) -> str | None:
 def play(
     name: str, kind: str, limit: int, inputs: Path, home: Path, wanted: dict[str, Any]
 ) -> dict[str, Any]:
-    """Play one round and return what happened."""
+    """Play one round; return how it ended and what went wrong."""
     shutil.copytree(inputs, home)
     wrong: list[str] = []
     code, words = attempt(name, home, kind, limit)
@@ -162,7 +151,7 @@ def play(
     elif "Traceback" in words:
         wrong.append("a traceback was shown")
     elif code not in (0, 2) and library is None:
-        wrong.append("it was taken for a fault of our own" if code == 1 else f"it ended with {code}")
+        wrong.append(f"it ended with {code}")
     parts = [str(one.relative_to(home)) for one in home.rglob(".*.part")]
     if parts and library is None:
         wrong.append(f"{parts[0]} was left behind")
@@ -172,57 +161,29 @@ def play(
         if again != 0:
             more = (home / "words").read_text()[-300:]
             wrong.append(f"without the limit it ended with {again}: {more}")
-        wrong += [f"{one} is another" for one in wanted if there.get(one) != wanted[one]]
+        wrong += [f"{one} differs or is missing" for one in wanted if there.get(one) != wanted[one]]
         wrong += [f"{one} was left behind" for one in there.keys() - wanted.keys()]
     shutil.rmtree(home)
     said = re.sub(r"\s+", " ", words)[-400:] if wrong else ""
     return {"kind": kind, "limit": limit, "code": code, "library": library, "wrong": wrong, "words": said}
 
 
-def rounds_of(
-    name: str,
-    given: argparse.Namespace,
-    place: Path,
-    chance: random.Random,
-    kept: dict[str, Any],
-    keep: Callable[[], None],
-) -> None:
-    """Play rounds of one command, the kinds in turn, until there are so many, and count them in `kept`."""
+def rounds_of(name: str, given: argparse.Namespace, place: Path, chance: random.Random) -> dict[str, Any]:
+    """Play the rounds of one command, the kinds in turn; return how they ended."""
     kinds, whole = given.kinds.split(","), place / f"whole-{name}"
     shutil.copytree(place / "inputs", whole)
     ended(start(COMMANDS[name], whole))
-    wanted = result(whole)
-    while kept["rounds"] < given.rounds:
-        kind = kinds[kept["rounds"] % len(kinds)]
+    wanted, ends, failures = result(whole), Counter[str](), []
+    for number in range(given.rounds):
+        kind = kinds[number % len(kinds)]
         limit = int(2 ** chance.uniform(*SPANS[kind]))
-        one = play(name, kind, limit, place / "inputs", place / f"{name}-{kept['rounds']}", wanted)
-        _count(kept["ended"], f"{kind}: {one['code']}")
-        if one["library"] is not None:
-            _count(kept["ended_by_a_library"], f"{kind}: {one['library']}")
-        kept["failures"] += [one] if one["wrong"] else []
-        kept["rounds"] += 1
-        keep()
-
-
-def main() -> None:
-    """Play rounds of too little."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kinds", default=",".join(KINDS), help="played in turn")
-    play_all(
-        parser,
-        lambda given: {"kinds": given.kinds.split(",")},
-        {"rounds": 0, "ended": {}, "ended_by_a_library": {}, "failures": []},
-        lambda every: {
-            "attempts": sum(one["rounds"] for one in every),
-            "ended_by_a_library": sum(sum(one["ended_by_a_library"].values()) for one in every),
-        },
-        rounds_of,
-    )
-
-
-def _count(counts: dict[str, int], name: str) -> None:
-    counts[name] = counts.get(name, 0) + 1
+        one = play(name, kind, limit, place / "inputs", place / f"{name}-{number}", wanted)
+        ends[f"{kind}: {one['library'] or one['code']}"] += 1
+        failures += [one] if one["wrong"] else []
+    return {"attempts": ends.total(), "ended": dict(ends), "failures": failures}
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kinds", default=",".join(KINDS), help="played in turn")
+    play_all(parser, rounds_of)

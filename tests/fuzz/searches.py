@@ -1,7 +1,4 @@
-"""A search that was interrupted, in Optuna's journal and in a database, changed, and gone on with.
-
-Nothing is trained: the scores of a trial are made up from its settings.
-"""
+"""An interrupted search in a journal or database of Optuna, which is changed and continued."""
 
 from __future__ import annotations
 
@@ -38,10 +35,10 @@ TABLES = {
     "alembic_version": ("version_num",),
     "version_info": ("schema_version", "library_version"),
 }
-"""Tables of Optuna's databases, and their columns that may be changed."""
+"""The changed tables and columns of Optuna's databases."""
 
 
-def made_up(
+def invented_scores(
     self: Searcher, params: Any, seed: int, models: int, epochs: Sequence[int], after: Any = None
 ) -> ScoredTrial:
     trial = ScoredTrial(dict(params), seed)
@@ -58,7 +55,7 @@ class Search:
     def __init__(self, graph: Graph, folder: Path, name: str) -> None:
         folder.mkdir()
         self.graph, self.folder, self.name = graph, folder, name
-        self._go_on(folder, 4)
+        self._continue(folder, 4)
         study = open_study(graph, "study", self._address(folder), "validation")
         trial = study.ask()
         trial.set_user_attr("owner", [socket.gethostname(), os.getpid()])
@@ -66,11 +63,11 @@ class Search:
         self.content = (folder / name).read_bytes()
 
     def read(self, folder: Path) -> object:
-        """Go on with the search to its end; in a database, which is slow, without a further proposal."""
-        return self._go_on(folder, 8 if self.name.endswith(".log") else 6).preset()
+        """Continue the search to its end; in a database, which is slow, without further proposals."""
+        return self._continue(folder, 8 if self.name.endswith(".log") else 6).preset()
 
     def spoil(self, place: Path, data: st.DataObject) -> None:
-        """Copy the storage with something in it changed: bytes, or a record."""
+        """Copy the storage and change bytes or a record."""
         shutil.copytree(self.folder, place, dirs_exist_ok=True)
         path = place / self.name
         if data.draw(st.integers(0, 4)) == 0:
@@ -83,9 +80,9 @@ class Search:
     def _address(self, folder: Path) -> str:
         return str(folder / self.name) if self.name.endswith(".log") else f"sqlite:///{folder / self.name}"
 
-    def _go_on(self, folder: Path, trials: int) -> Any:
+    def _continue(self, folder: Path, trials: int) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Searcher, "run", made_up)
+            patch.setattr(Searcher, "run", invented_scores)
             study = open_study(self.graph, "study", self._address(folder), "validation")
             budget = Budget(trials=trials, eval_epochs=(1, 2))
             return tune(self.graph, study, SPACE, budget, finalists=2, device=torch.device("cpu"))
@@ -117,7 +114,7 @@ class Search:
             try:
                 database.execute(f"update or replace {table} set {column} = ? where rowid = ?", (new, row))
             except (sqlite3.Error, OverflowError, UnicodeEncodeError):
-                return  # the table itself refuses it
+                return  # the database rejects it
 
     def _value(self, data: st.DataObject, old: Any, *, is_json: bool) -> Any:
         if not is_json:

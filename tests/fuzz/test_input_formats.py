@@ -239,7 +239,7 @@ def assert_trustworthy_if_small(graph: Any) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_unusual_file_is_a_graph_or_an_error(kind: str, tmp_path: Path) -> None:
     ended = hunt(kind, tmp_path, SHORT).ended
-    assert ended["sentences"]
+    assert ended["rejected"]
     assert ended["failures"] == 0
 
 
@@ -255,7 +255,7 @@ def test_a_cell_of_a_million_characters_is_rejected(tmp_path: Path) -> None:
     pd.DataFrame({"source": ["a" * 10**6, "b"], "target": ["b", "c"]}).to_csv(path, index=False)
     tally = Tally("a long cell")
     tally.attempt(lambda: SOUND["lone csv edges"][2](path))
-    assert tally.ended["sentences"] == 1
+    assert tally.ended["rejected"] == 1
 
 
 def test_the_metadata_of_parquet_columns_are_not_read(tmp_path: Path) -> None:
