@@ -110,10 +110,12 @@ def collect_findings(
     told("neighbours", 1.0)
     nearest, similarity = nearest_nodes(reduced[TRAINED][kept])
     weights, changes = model_edges(model, graph, kept)
+    figures = {"nodes": graph.num_nodes, "edges": graph.num_edges, "features": graph.num_features}
+    figures |= {"classes": graph.num_classes} if graph.num_classes else {}
     left_out = f"{len(kept):,} of {graph.num_nodes:,} nodes are shown, evenly spaced."
     return Findings(
         title=title or graph_title(graph),
-        figures=_figures(graph, embeddings[TRAINED].shape[1]),
+        figures={**figures, "dimensions": model.embedding_.shape[1]},
         ids=tuple(str(one) for one in graph.node_ids[kept]),
         embeddings={name: values[kept] for name, values in embeddings.items()},
         categories=tuple(replace(one, values=one.values[kept]) for one in categories),
@@ -493,9 +495,3 @@ def node_measures(model: H3GNN, graph: Graph, attention: Floats | None) -> tuple
         for token, (key, name) in enumerate(zip(keys, token_names(model.hops), strict=True)):
             measures.append(Measure(f"attention_{key}", f"attention: {name}", attention[:, token]))
     return tuple(measures)
-
-
-def _figures(graph: Graph, dimensions: int) -> dict[str, int]:
-    figures = {"nodes": graph.num_nodes, "edges": graph.num_edges, "features": graph.num_features}
-    classes = {"classes": graph.num_classes} if graph.num_classes else {}
-    return {**figures, **classes, "dimensions": dimensions}

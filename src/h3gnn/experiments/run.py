@@ -110,6 +110,10 @@ def run_method(
             method.report(replace(task, seeds=[seed], watch=part), evaluator.add)
             found.append(evaluator.result())
             watch(len(found) / max(1, len(used)))
+    clusterings, clustering = [one.clustering for one in found if one.clustering is not None], None
+    if clusterings:
+        values = {name: [value for one in clusterings for value in one[name]] for name in clusterings[0]}
+        clustering = summarize_runs(values)
     return make_result(
         graph,
         [one.scores for one in found],
@@ -121,7 +125,7 @@ def run_method(
         params=params,
         seeds=used,
         device=str(place),
-        clustering=_join_clusterings([one.clustering for one in found if one.clustering is not None]),
+        clustering=clustering,
         top=top,
         **made,
     )
@@ -187,14 +191,6 @@ def evaluate_predictions(predictions: Predictions, evaluator: Evaluator) -> Eval
     candidates = {0: candidates_from_scores(predictions.scores, labels, val, test, rare)}
     scored = score(candidates, VALIDATION.choose(candidates), held_out_labels(labels, test), evaluator.top)
     return Evaluation(replace(scored, chosen=predictions.chosen), None)
-
-
-def _join_clusterings(found: list[dict[str, list[float]]]) -> dict[str, Any] | None:
-    if not found:
-        return None
-    return summarize_runs(
-        {measure: [value for one in found for value in one[measure]] for measure in found[0]}
-    )
 
 
 class TrainingTime:

@@ -230,10 +230,6 @@ class Trial:
         """All differences from the method's own settings."""
         return {**self.drawn, **self.variant}
 
-    def as_row(self) -> list[Any]:
-        """Return plain values for JSON."""
-        return [self.number, self.variant, self.scores.round(4).tolist()]
-
 
 class Trials:
     """All trials, and the best of them for each split."""
@@ -363,7 +359,7 @@ class NestedSearch(Trainer):
             "settings": self.settings,
             "ranges": {key: list(values) for key, values in ranges_of(self.method).items()},
             **about,
-            "candidates": [one.as_row() for one in trials.all],
+            "candidates": [[one.number, one.variant, one.scores.round(4).tolist()] for one in trials.all],
         }
 
     def explore(self, *callbacks: Callable[[int, Changes, Changes, Tensor], None]) -> dict[str, Any]:
