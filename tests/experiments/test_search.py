@@ -25,7 +25,7 @@ from h3gnn.experiments.run import labels_and_masks
 from h3gnn.experiments.search import Changes, SplitValidation, Trainer, ranges_of, resplit, run_nested
 from h3gnn.experiments.spaces import SearchBudget, Space, draw_settings
 from h3gnn.experiments.tune import Tuned, preset_of, tune_from_list
-from h3gnn.graphs.graph import Graph, random_splits
+from h3gnn.graphs.graph import Graph, first_splits, random_splits
 from h3gnn.graphs.synthetic import mixed_graph
 from h3gnn.settings import kept_for
 from h3gnn.storage.schema import check_values
@@ -129,7 +129,7 @@ def test_labels_of_test_nodes_in_other_splits_do_not_change_a_choice(small_mixed
 
 
 def test_a_probe_is_chosen_by_its_mean_over_resplits(small_mixed: Graph) -> None:
-    graph = overlapping(small_mixed)
+    graph = first_splits(overlapping(small_mixed), 2)
     noisy = graph.features + 2 * torch.randn(graph.features.shape, generator=torch.Generator().manual_seed(0))
     graph = replace(graph, features=noisy)
     taken = [one["strength"] for one in nested(METHODS["raw"], graph, 1).chosen[0]]

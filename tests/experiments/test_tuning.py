@@ -222,7 +222,7 @@ def without_numbers(found: Tuned) -> dict[str, Any]:
 
 
 def test_a_study_continues(small_mixed: Graph, tmp_path: Path, complete: tuple[Tuned, str]) -> None:
-    storage = f"sqlite:///{tmp_path}/studies.db"
+    storage = f"{tmp_path}/study.log"
     first = run(small_mixed, storage, trials=2)
     second = run(small_mixed, storage, trials=4)
     assert second.record["trials"][:2] == first.record["trials"]
