@@ -13,28 +13,26 @@ from typer.testing import CliRunner
 from h3gnn.cli.app import app
 from h3gnn.errors import InputError
 from h3gnn.evaluation.metrics import LabelWarning, label_problems, usable_splits
-from h3gnn.evaluation.results import RepeatedScore
-from h3gnn.report.tables import percent
 
 
 def split(text: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One split from a letter per node: t, v and s for training, validation and test."""
+    """Return the masks of one split from a letter per node: t, v and s for training, validation and test."""
     train, val, test = (torch.tensor([[one == mask] for one in text]) for mask in "tvs")
     return train, val, test
 
 
 @pytest.mark.parametrize(
-    ("labels", "masks", "words"),
+    ("labels", "words"),
     [
-        ([0, 0, 0, 0], "tvst", "one class"),
-        ([0, 1, -1, 1], "tvst", "no labelled test node"),
-        ([0, -1, 1, 0], "tvst", "no labelled validation node"),
-        ([-1, 0, 1, -1], "tvst", "no labelled training node"),
-        ([0, 1, 2, 1], "tvst", "c have test nodes but no training node"),
+        ([0, 0, 0, 0], "one class"),
+        ([0, 1, -1, 1], "no labelled test node"),
+        ([0, -1, 1, 0], "no labelled validation node"),
+        ([-1, 0, 1, -1], "no labelled training node"),
+        ([0, 1, 2, 1], "c have test nodes but no training node"),
     ],
 )
-def test_each_problem_is_reported(labels: list[int], masks: str, words: str) -> None:
-    problems = label_problems(torch.tensor(labels), *split(masks), ("a", "b", "c"))
+def test_each_problem_is_reported(labels: list[int], words: str) -> None:
+    problems = label_problems(torch.tensor(labels), *split("tvst"), ("a", "b", "c"))
     assert any(words in one for one in problems), problems
 
 
@@ -43,11 +41,6 @@ def test_ordinary_labels_have_no_problems() -> None:
     assert label_problems(labels, *masks) == []
     assert usable_splits(labels, *masks).tolist() == [True]
     assert usable_splits(torch.tensor([0, 1, -1, -1, 0, 1]), masks[0], masks[1]).tolist() == [False]
-
-
-def test_missing_scores_are_printed_as_a_dash() -> None:
-    assert percent(RepeatedScore([[float("nan")]])) == "–"
-    assert percent(RepeatedScore([[0.5, float("nan")]])) == "50.0 ± 0.0"
 
 
 @pytest.fixture

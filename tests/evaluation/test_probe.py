@@ -30,12 +30,17 @@ def blobs(seed: int = 0, nodes: int = 90, width: int = 6) -> tuple[torch.Tensor,
     return centres[labels] + torch.randn(nodes, width, generator=generator), labels
 
 
+def thirds(splits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Random thirds for training, validation and test."""
+    generator = torch.Generator().manual_seed(4)
+    order = torch.stack([torch.randperm(90, generator=generator) for _ in range(splits)], dim=1)
+    return (order % 3) == 0, (order % 3) == 1, (order % 3) == 2
+
+
 @pytest.mark.parametrize("strength", [0.001, 0.1, 3.0])
 def test_solution_equals_scikit_learn(strength: float) -> None:
     rows, labels = blobs()
-    used = torch.zeros(2, 90, dtype=torch.bool)
-    used[0, :60] = True
-    used[1, 20:] = True
+    used = torch.stack([torch.arange(90) < 60, torch.arange(90) >= 20])
     targets = torch.nn.functional.one_hot(labels).double()
     weights = fit_logistic(rows.double(), targets, used, [strength], tolerance=1e-13)[:, 0]
     for problem in range(2):
@@ -49,21 +54,18 @@ def test_solution_equals_scikit_learn(strength: float) -> None:
 
 def test_wide_embeddings_give_exact_predictions() -> None:
     rows, labels = blobs(width=200)  # wider than the 30 training nodes
-    train = (torch.arange(90) < 30)[:, None]
-    val = ((torch.arange(90) >= 30) & (torch.arange(90) < 60))[:, None]
-    test = (torch.arange(90) >= 60)[:, None]
-    result = linear_probe(rows, labels, train, val, test, strengths=(0.1,))
+    masks = thirds(1)
+    result = linear_probe(rows, labels, *masks, strengths=(0.1,))
     scaled = standardise(rows.double()).numpy()
-    model = LogisticRegression(C=1 / (0.1 * 30), tol=1e-8, max_iter=5000).fit(
-        scaled[:30], labels[:30].numpy()
-    )
-    assert result.test[0] == pytest.approx(model.score(scaled[60:], labels[60:].numpy()))
+    train, _, test = (mask[:, 0].numpy() for mask in masks)
+    model = LogisticRegression(C=1 / (0.1 * 30), tol=1e-8, max_iter=5000)
+    model.fit(scaled[train], labels.numpy()[train])
+    assert result.test[0] == pytest.approx(model.score(scaled[test], labels.numpy()[test]))
 
 
 def test_only_the_final_score_depends_on_test_labels() -> None:
     rows, labels = blobs(seed=3)
-    order = torch.arange(90)
-    masks = [((order % 3) == part)[:, None].roll(part) for part in range(3)]
+    masks = thirds(1)
     labels = labels[torch.randperm(90, generator=torch.Generator().manual_seed(0))]
     first = linear_probe(rows, labels, *masks)
     changed = torch.where(masks[2][:, 0], (labels + 1) % 3, labels)
@@ -75,15 +77,11 @@ def test_only_the_final_score_depends_on_test_labels() -> None:
 
 def test_unlabelled_nodes_are_ignored() -> None:
     rows, labels = blobs()
-    masks = [torch.zeros(90, 1, dtype=torch.bool) for _ in range(3)]
-    for mask, start in zip(masks, (0, 30, 60), strict=True):
-        mask[start : start + 30] = True
+    masks = thirds(1)
     hidden = labels.clone()
-    hidden[[5, 35, 65]] = -1
+    hidden[:9] = -1
     found = linear_probe(rows, hidden, *masks)
-    for mask in masks:
-        mask[[5, 35, 65]] = False
-    alone = linear_probe(rows, labels, *masks)
+    alone = linear_probe(rows, labels, *(mask & (hidden >= 0)[:, None] for mask in masks))
     for name in ("test", "validation", "strength"):
         assert getattr(found, name).tolist() == getattr(alone, name).tolist()
 
@@ -125,21 +123,13 @@ def test_projection_onto_the_training_rows_gives_the_same_classifier(strength: f
     few = project_onto(inner_products(rows, train), train)
     assert few.shape == (90, 59)
     torch.testing.assert_close(few @ few[:60].mT, scaled @ scaled[:60].mT, rtol=0, atol=1e-6)
-    used = torch.zeros(2, 60, dtype=torch.bool)
-    used[0, :40], used[1, 20:] = True, True
+    used = torch.stack([train < 40, train >= 20])
     targets = torch.nn.functional.one_hot(labels[:60]).double()
     wanted, found = (
         predict_logistic(one, fit_logistic(one[:60], targets, used, [strength], tolerance=1e-12)[:, 0])
         for one in (scaled, few)
     )
     torch.testing.assert_close(found.exp(), wanted.exp(), rtol=0, atol=1e-5)
-
-
-def thirds(splits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Random thirds for training, validation and test."""
-    generator = torch.Generator().manual_seed(4)
-    order = torch.stack([torch.randperm(90, generator=generator) for _ in range(splits)], dim=1)
-    return (order % 3) == 0, (order % 3) == 1, (order % 3) == 2
 
 
 @pytest.mark.parametrize(("width", "products"), [(5, 10**6), (200, 10**6), (200, 0)])
@@ -152,16 +142,12 @@ def test_splits_solved_alone_equal_splits_solved_together(
     monkeypatch.setitem(TOGETHER, "cpu", 0)
     monkeypatch.setattr("h3gnn.evaluation.probe.MAX_PRODUCTS", products)
     apart = probe_candidates(rows, labels, *masks)
-    np.testing.assert_allclose(
-        apart.val_loss, together.val_loss, atol=5e-3
-    )  # magnified by small temperatures
+    np.testing.assert_allclose(apart.val_loss, together.val_loss, atol=5e-3)  # magnified by temperatures
     for one, other in zip(apart.predicted, together.predicted, strict=True):
         assert (one == other).mean() > 0.99
 
 
-def test_splits_share_the_principal_components(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_splits_share_the_principal_components(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = MagicMock(wraps=principal_components)
     monkeypatch.setattr("h3gnn.evaluation.probe.principal_components", counted)
     rows, labels = blobs()
@@ -179,10 +165,10 @@ def test_splits_share_the_principal_components(
 
 def test_principal_components_are_an_uncorrelated_rotation() -> None:
     rows, _ = blobs()
-    turned_rows = principal_components(rows.double())
-    products = turned_rows.T @ turned_rows
+    found = principal_components(rows.double())
+    products = found.T @ found
     torch.testing.assert_close(products, products.diagonal().diag(), rtol=0, atol=1e-9)
-    torch.testing.assert_close(turned_rows @ turned_rows.T, rows.double() @ rows.double().T)
+    torch.testing.assert_close(found @ found.T, rows.double() @ rows.double().T)
 
 
 def test_the_gradient_probe_equals_adam_on_a_linear_layer() -> None:
@@ -204,11 +190,8 @@ def test_the_gradient_probe_equals_adam_on_a_linear_layer() -> None:
             loss = torch.nn.functional.cross_entropy(layer(scaled[train]), labels[train])
             torch.autograd.backward(loss)
             adam.step()
-        losses = [
-            torch.nn.functional.cross_entropy(b * layer(scaled[val]), labels[val])
-            for b in INVERSE_TEMPERATURES
-        ]
-        loss = min(losses)
+        logits = layer(scaled[val])
+        loss = min(torch.nn.functional.cross_entropy(b * logits, labels[val]) for b in INVERSE_TEMPERATURES)
         assert found.settings[11] == {"learning_rate": 0.001, "weight_decay": 5e-4, "step": 25}
         assert found.val_loss[split, 11] == pytest.approx(loss.item(), rel=2e-3)  # float32, magnified
         assert found.predicted[split][11].tolist() == layer(scaled[test]).argmax(1).tolist()

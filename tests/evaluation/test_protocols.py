@@ -63,8 +63,7 @@ def evaluated(
 def test_only_the_final_score_depends_on_test_labels(
     rule: str, probe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = partial(gradient_candidates, learning_rates=(0.01,), steps=30)
-    monkeypatch.setitem(PROBES, "gradient", short)
+    monkeypatch.setitem(PROBES, "gradient", partial(gradient_candidates, learning_rates=(0.01,), steps=30))
     labels, masks = graph()
     runs = embeddings_by_epoch(labels)
     first = evaluated(labels, masks, runs, epoch_rule=rule, probe=probe).scores
@@ -168,15 +167,11 @@ def test_epoch_rules_last_and_label_free() -> None:
 
 def test_scores_of_splits_are_joined_in_order() -> None:
     one = SplitScores([0.1], [0.4], [0.7], [0.2], [{"epoch": 0}], {"majority": [0.5]})
-    two = SplitScores(
-        [0.2, 0.3], [0.5, 0.6], [0.8, 0.9], [0.1, 0.0], [{}, {"a": 1}], {"majority": [0.6, 0.7]}
-    )
-    assert SplitScores.joined([one, two]) == SplitScores(
-        [0.1, 0.2, 0.3],
-        [0.4, 0.5, 0.6],
-        [0.7, 0.8, 0.9],
-        [0.2, 0.1, 0.0],
-        [{"epoch": 0}, {}, {"a": 1}],
-        {"majority": [0.5, 0.6, 0.7]},
-    )
+    more = {"majority": [0.6, 0.7]}
+    two = SplitScores([0.2, 0.3], [0.5, 0.6], [0.8, 0.9], [0.1, 0.0], [{}, {"a": 1}], more)
+    joined = SplitScores.joined([one, two])
+    assert joined.accuracy + joined.macro_f1 == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+    assert (joined.roc_auc, joined.validation) == ([0.7, 0.8, 0.9], [0.2, 0.1, 0.0])
+    assert joined.chosen == [{"epoch": 0}, {}, {"a": 1}]
+    assert joined.secondary == {"majority": [0.5, 0.6, 0.7]}
     assert SplitScores.joined([one, replace(two, roc_auc=None)]).roc_auc is None

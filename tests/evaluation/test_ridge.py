@@ -9,6 +9,8 @@ from h3gnn.evaluation import criteria
 from h3gnn.evaluation.criteria import RIDGES, RidgeValidation
 from h3gnn.evaluation.probe import standardise
 
+CPU = torch.device("cpu")
+
 
 def data() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
@@ -20,7 +22,7 @@ def data() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
 
 def test_accuracy_equals_ridge_regression_onto_the_classes() -> None:
     embedding, labels, train, val = data()
-    found = RidgeValidation(labels, train, val, torch.device("cpu"), ridges=(0.3,)).accuracies(embedding)
+    found = RidgeValidation(labels, train, val, CPU, ridges=(0.3,)).accuracies(embedding)
     rows = ((embedding - embedding.mean(0)) / embedding.std(0, correction=0) / 3**0.5).double().numpy()
     rows = np.hstack([rows, np.ones((60, 1))])  # the constant of the kernel is a column of ones
     for split in range(2):
@@ -31,21 +33,15 @@ def test_accuracy_equals_ridge_regression_onto_the_classes() -> None:
         assert found[split].item() == np.float32(right.mean())
 
 
-def test_labels_of_test_nodes_have_no_effect() -> None:
+def test_labels_of_test_nodes_have_no_effect_and_nan_scores_zero() -> None:
     embedding, labels, train, val = data()
     garbled = torch.where((train | val).any(dim=1), labels, 2 - labels)
-    device = torch.device("cpu")
-    honest = RidgeValidation(labels, train, val, device).accuracies(embedding)
-    assert torch.equal(honest, RidgeValidation(garbled, train, val, device).accuracies(embedding))
-
-
-def test_an_embedding_with_nan_scores_zero() -> None:
-    embedding, labels, train, val = data()
-    broken = embedding.clone()
-    broken[5, 0] = float("nan")
-    ridge = RidgeValidation(labels, train, val, torch.device("cpu"))
-    assert (ridge.accuracies(embedding) > 0.3).all()
-    assert (ridge.accuracies(broken) == 0).all()
+    ridge = RidgeValidation(labels, train, val, CPU)
+    found = ridge.accuracies(embedding)
+    assert (found > 0.3).all()
+    assert torch.equal(found, RidgeValidation(garbled, train, val, CPU).accuracies(embedding))
+    embedding[5, 0] = float("nan")
+    assert (ridge.accuracies(embedding) == 0).all()
 
 
 def uneven() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -81,23 +77,21 @@ def one_by_one(
 def test_splits_solved_together_equal_splits_solved_alone() -> None:
     embedding, labels, train, val = uneven()
     each = one_by_one(embedding, labels, train, val)
-    together = RidgeValidation(labels, train, val, torch.device("cpu"))
+    together = RidgeValidation(labels, train, val, CPU)
     best = each.mean(axis=1).argmax()
     np.testing.assert_allclose(together.accuracies(embedding), each[best], atol=1e-6)
-    own = [RidgeValidation(labels, train[:, [i]], val[:, [i]], torch.device("cpu")) for i in range(3)]
+    own = [RidgeValidation(labels, train[:, [i]], val[:, [i]], CPU) for i in range(3)]
     assert len(set(each.argmax(axis=0))) > 1  # the best penalty differs
     beside = RidgeValidation.concat(own)
     np.testing.assert_allclose(beside.accuracies(embedding), each.max(axis=0), atol=1e-6)
-    two = RidgeValidation.concat(
-        [RidgeValidation(labels, train[:, :2], val[:, :2], torch.device("cpu")), own[2]]
-    )
+    two = RidgeValidation.concat([RidgeValidation(labels, train[:, :2], val[:, :2], CPU), own[2]])
     shared = each[:, :2].mean(axis=1).argmax()
     np.testing.assert_allclose(two.accuracies(embedding), [*each[shared, :2], each[:, 2].max()], atol=1e-6)
 
 
 def test_chunks_of_splits_have_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     embedding, labels, train, val = uneven()
-    criterion = RidgeValidation(labels, train, val, torch.device("cpu"))
+    criterion = RidgeValidation(labels, train, val, CPU)
     whole = criterion.accuracies(embedding)
     monkeypatch.setattr(criteria, "CHUNK_BYTES", 1)  # one split at a time
     assert torch.equal(criterion.accuracies(embedding), whole)
@@ -108,7 +102,7 @@ def test_primal_and_dual_forms_are_equal() -> None:
     labels = torch.randint(3, (80,), generator=generator)
     rows = torch.randn(80, 6, generator=generator) + 0.7 * torch.nn.functional.one_hot(labels, 6)
     train = torch.rand(80, 4, generator=generator) < torch.tensor([0.3, 0.4, 0.5, 0.6])  # uneven padding
-    ridge = RidgeValidation(labels, train, ~train, torch.device("cpu"), ridges=(0.3,))
+    ridge = RidgeValidation(labels, train, ~train, CPU, ridges=(0.3,))
     scaled = standardise(rows)[ridge.used] * 6**-0.5
     every = torch.arange(4)
     few = ridge._accuracy(*ridge._primal(torch.nn.functional.pad(scaled, (0, 1), value=1.0), every), every)

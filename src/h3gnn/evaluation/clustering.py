@@ -18,13 +18,9 @@ from h3gnn.evaluation.probe import as_rows
 MEASURES = ("acc", "nmi", "ari", "macro_f1")
 """Measures of clusters against classes."""
 SEEDS = tuple(range(10))
-"""Seeds of the k-means runs."""
-LLOYD_STEPS = 300
-"""Maximum number of iterations of Lloyd's algorithm."""
-SAMPLE = 5000
-"""Maximum number of nodes of a silhouette, which needs all pairwise distances."""
-DISTANCE_ROWS = 500
-"""Rows of the distance matrix that are in memory at once."""
+LLOYD_STEPS = 300  # at most
+SAMPLE = 5000  # nodes of a silhouette at most: it needs all pairwise distances
+DISTANCE_ROWS = 500  # rows of the distance matrix in memory at once
 
 Labels = npt.NDArray[np.int64]
 
@@ -62,16 +58,14 @@ def match_clusters(clusters: Labels, labels: Labels) -> Labels:
     counts = np.zeros((size, size), dtype=np.int64)
     np.add.at(counts, (clusters, labels), 1)
     _, classes = linear_sum_assignment(counts, maximize=True)
-    matched: Labels = np.asarray(classes, dtype=np.int64)[clusters]
-    return matched
+    return np.asarray(classes[clusters], dtype=np.int64)
 
 
 def compare_clusters(clusters: Labels, labels: Labels) -> dict[str, float]:
     """Return `MEASURES` of clusters against classes, ignoring nodes with a negative label."""
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-    known = labels >= 0
-    clusters, labels = clusters[known], labels[known]
+    clusters, labels = clusters[labels >= 0], labels[labels >= 0]
     matched = match_clusters(clusters, labels)
     return {
         "acc": float((matched == labels).mean()),
@@ -91,18 +85,13 @@ def cluster_scores(
 ) -> dict[str, list[float]]:
     """Run k-means once for each seed and return each of `MEASURES` per seed.
 
-    Args:
-        embedding: `[nodes, D]`.
-        labels: `[nodes]`; nodes with a negative label are clustered but not scored.
-        clusters: their number; by default the number of classes.
-        seeds: of the k-means runs.
-        n_init: initialisations of each run.
+    By default there are as many clusters as classes. Nodes with a negative label are clustered but not
+    scored.
     """
     known = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels, dtype=np.int64)
     rows = compact(embedding)
     count = clusters or int(np.unique(known[known >= 0]).size)
-    found = [kmeans_clusters(rows, count, n_init=n_init, seed=seed) for seed in seeds]
-    runs = [compare_clusters(one, known) for one in found]
+    runs = [compare_clusters(kmeans_clusters(rows, count, n_init=n_init, seed=seed), known) for seed in seeds]
     return {name: [run[name] for run in runs] for name in MEASURES}
 
 
@@ -138,8 +127,7 @@ def silhouettes(
 def _memberships(clusters: Labels) -> Tensor:
     """Return the one-hot clusters, float64 `[nodes, clusters]`, without empty ones."""
     _, place = np.unique(clusters, return_inverse=True)
-    found: Tensor = torch.nn.functional.one_hot(torch.from_numpy(place)).double()
-    return found
+    return torch.nn.functional.one_hot(torch.from_numpy(place)).double()
 
 
 def _distance_sums(rows: Tensor, members: Tensor) -> Tensor:

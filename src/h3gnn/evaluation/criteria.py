@@ -16,16 +16,15 @@ from h3gnn.evaluation.protocols import VALIDATION
 
 RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 """Ridge penalties, relative to a kernel with ones on its diagonal."""
-CHUNK_BYTES = 2**30
-"""Bytes of inner products per chunk of splits."""
+CHUNK_BYTES = 2**30  # of inner products per chunk of splits
 
 
 class Split(NamedTuple):
-    """Training and validation nodes, with one-hot and plain classes."""
+    """Training and validation nodes and their classes."""
 
     training: Tensor
     validation: Tensor
-    targets: Tensor
+    labels: Tensor
     truth: Tensor
 
 
@@ -37,13 +36,8 @@ class RidgeValidation:
     .. math:: \alpha = (K_{tt} + \rho I)^{-1} Y_t, \qquad \hat y_v = \arg\max_c \, (K_{vt}\, \alpha)_c
 
     for the training nodes t of each split. All splits are solved together, with padding. One penalty ρ is
-    chosen for all splits; one for each would reward luck.
-
-    Args:
-        labels: int64 `[nodes]`, negative where unknown.
-        train_mask, val_mask: bool `[nodes, splits]`.
-        device: of the embeddings.
-        ridges: the penalties ρ.
+    chosen for all splits; one for each would reward luck. Labels are int64 `[nodes]`, negative where unknown,
+    masks bool `[nodes, splits]`.
     """
 
     def __init__(
@@ -55,13 +49,11 @@ class RidgeValidation:
         ridges: tuple[float, ...] = RIDGES,
     ) -> None:
         known = labels >= 0
-        self.ridges, self.device = ridges, device
-        self.classes = int(labels.max()) + 1
+        self.ridges, self.device, self.classes = ridges, device, int(labels.max()) + 1
         splits = []
-        for train, val in zip(train_mask.t(), val_mask.t(), strict=True):
-            training, validation = (torch.nonzero(mask & known).flatten() for mask in (train, val))
-            targets = torch.nn.functional.one_hot(labels[training], self.classes).float()
-            splits.append(Split(training, validation, targets, labels[validation]))
+        for masks in zip(train_mask.t(), val_mask.t(), strict=True):
+            training, validation = (torch.nonzero(mask & known).flatten() for mask in masks)
+            splits.append(Split(training, validation, labels[training], labels[validation]))
         self._set(splits, [0] * len(splits))
 
     @classmethod
@@ -85,9 +77,8 @@ class RidgeValidation:
         self.val_counts = torch.tensor([len(one.truth) for one in splits], device=self.device).clamp_min(1)
         counts = torch.tensor([len(one.training) for one in splits], device=self.device)
         self.is_real = torch.arange(self.training.shape[1], device=self.device) < counts[:, None]
-        self.targets = torch.zeros(*self.training.shape, self.classes, device=self.device)
-        for i, one in enumerate(splits):
-            self.targets[i, : len(one.training), : one.targets.shape[1]] = one.targets.to(self.device)
+        labels = self._padded([one.labels for one in splits], 0)
+        self.targets = torch.nn.functional.one_hot(labels, self.classes) * self.is_real[:, :, None].float()
 
     def _padded(self, rows: Sequence[Tensor], value: int) -> Tensor:
         padded = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=value)
@@ -97,19 +88,14 @@ class RidgeValidation:
         """Return the accuracy of an embedding `[nodes, D]` per split; 0 if it is not finite."""
         scaled = standardise(rows.nan_to_num(0.0, 0.0, 0.0))[self.used] * rows.shape[1] ** -0.5
         width, many = rows.shape[1] + 1, self.training.shape[1]
-        # primal form with fewer columns than training nodes, else dual
-        form, known = (
-            (self._primal, torch.nn.functional.pad(scaled, (0, 1), value=1.0))
-            if width < many
-            else (self._dual, scaled @ scaled.mT + 1)
-        )
+        if width < many:
+            form, known = self._primal, torch.nn.functional.pad(scaled, (0, 1), value=1.0)
+        else:
+            form, known = self._dual, scaled @ scaled.mT + 1
         size = 4 * min(width, many) * (many + self.validation.shape[1])
-        pieces = torch.split(
-            torch.arange(len(self.splits), device=self.device), max(1, CHUNK_BYTES // max(1, size))
-        )
-        each = torch.cat(
-            [self._accuracy(*form(known, some), some) for some in pieces], dim=1
-        )  # [ridges, splits]
+        every = torch.arange(len(self.splits), device=self.device)
+        pieces = torch.split(every, max(1, CHUNK_BYTES // max(1, size)))
+        each = torch.cat([self._accuracy(*form(known, some), some) for some in pieces], dim=1)
         means = torch.zeros(len(self.ridges), int(self.group.max()) + 1, device=each.device)
         means.index_add_(1, self.group, each)
         best = means.argmax(dim=0)[self.group]
@@ -132,12 +118,10 @@ class RidgeValidation:
         """Return the accuracy of some splits for each penalty, `[ridges, splits]`."""
         right = []
         for ridge in self.ridges:
-            factor, _ = torch.linalg.cholesky_ex(
-                within + ridge * torch.eye(within.shape[1], device=self.device)
-            )
+            added = ridge * torch.eye(within.shape[1], device=self.device)
+            factor, _ = torch.linalg.cholesky_ex(within + added)
             answer = torch.bmm(across, torch.cholesky_solve(targets, factor))
-            found = (answer.argmax(dim=-1) == self.truth[some]).sum(dim=1)
-            right.append(found / self.val_counts[some])
+            right.append((answer.argmax(dim=-1) == self.truth[some]).sum(dim=1) / self.val_counts[some])
         return torch.stack(right)
 
 

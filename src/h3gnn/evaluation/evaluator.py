@@ -61,17 +61,10 @@ class Evaluator:
     k-means runs on the chosen epoch. "validation" chooses an epoch per split, so k-means uses the last one;
     `published` uses the best epoch of each measure, as the released code does.
 
-    Args:
-        labels: int64 `[nodes]`, negative where unknown.
-        train_mask, val_mask, test_mask: bool `[nodes, splits]`.
-        protocol: which labels may be used to choose.
-        epoch_rule: "last", "validation" or "label-free"; `published` has its own.
-        probe: one of `PROBES`.
-        parts: number of models whose embeddings are concatenated, for "label-free".
-        cluster: whether to run k-means.
-        cluster_options: `seeds` and `n_init` of `cluster_scores`.
-        top: the k of recall at k; by default the number of test nodes of the rare class.
-        progress: receives the next step and the fraction of the scoring that is done.
+    Labels are int64 `[nodes]`, negative where unknown, masks bool `[nodes, splits]`. `parts` is the number of
+    models whose embeddings are concatenated, for "label-free"; `cluster_options` are `seeds` and `n_init` of
+    `cluster_scores`; `top` is the k of recall at k, by default the number of test nodes of the rare class.
+    `progress` receives the next step and the fraction of the scoring that is done.
     """
 
     def __init__(
@@ -91,11 +84,9 @@ class Evaluator:
         progress: Callable[[str, float], None] = lambda step, share: None,
     ) -> None:
         self.labels, self.masks, self.protocol = labels, (train_mask, val_mask, test_mask), protocol
-        self.epoch_rule = protocol.epoch_rule(epoch_rule)
-        self.parts = parts
-        self.fit = find_probe(probe)
+        self.epoch_rule, self.fit = protocol.epoch_rule(epoch_rule), find_probe(probe)
         self.cluster, self.cluster_options = cluster, cluster_options or {}
-        self.top, self.progress = top, progress
+        self.parts, self.top, self.progress = parts, top, progress
         self.kept: tuple[int, Any] | None = None
         self.best_agreement = -np.inf
         self.by_epoch: dict[int, Candidates] = {}

@@ -8,14 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-NEWTON_STEPS = 60
-"""Maximum number of Newton steps per penalty."""
-CG_STEPS = 250
-"""Maximum number of conjugate-gradient steps per Newton step."""
-FORCING = 0.25
-"""Relative accuracy of the first Newton steps; later ones are solved more accurately."""
-HALVINGS = 30
-"""Maximum number of halvings of a step; a problem whose loss still does not fall is done."""
+NEWTON_STEPS = 60  # at most, per penalty
+CG_STEPS = 250  # conjugate-gradient steps at most, per Newton step
+FORCING = 0.25  # relative accuracy of the first Newton steps; later ones are solved more accurately
+HALVINGS = 30  # of a step at most; a problem whose loss still does not decrease is done
 
 
 def fit_logistic(
@@ -27,17 +23,11 @@ def fit_logistic(
 
     The intercept, the last row of W, is not penalised. The solution is smooth in log λ: each penalty, from
     the largest to the smallest, starts at the extrapolation of the last two. Columns that are hardly
-    correlated, such as principal components, converge fastest.
+    correlated, such as principal components, converge fastest. `tolerance` bounds the distance of the loss
+    from its minimum.
 
-    Args:
-        rows: `[n, D]`.
-        targets: one-hot `[n, classes]`.
-        used: bool `[problems, n]`, the training rows of each problem.
-        penalties: every λ, in any order.
-        tolerance: bound on the distance of the loss from its minimum.
-
-    Returns:
-        W `[problems, penalties, D + 1, classes]`.
+    From rows `[n, D]`, one-hot targets `[n, classes]` and the training rows of each problem, bool
+    `[problems, n]`, the result is W `[problems, penalties, D + 1, classes]`.
     """
     problem = Regressions(rows, targets, used)
     found: dict[float, Tensor] = {}

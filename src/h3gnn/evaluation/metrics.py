@@ -24,8 +24,7 @@ TITLES = {
     "majority": "majority's share",
 }
 """Titles of accuracy and of the secondary measures."""
-RECALLS = np.linspace(0.0, 1.0, 51)
-"""Recalls at which a precision–recall curve is stored."""
+RECALLS = np.linspace(0.0, 1.0, 51)  # at which a precision–recall curve is stored
 ONE_CLASS = "all labelled nodes have one class: accuracies say nothing, and there is no ROC-AUC"
 
 Labels = npt.NDArray[Any]
@@ -76,9 +75,7 @@ def roc_auc(labels: Labels, scores: Floats, positive: int = 1) -> float:
     from sklearn.metrics import roc_auc_score
 
     binary = _one_against_rest(labels, scores, positive)
-    if binary is None or binary[0].all():
-        return float("nan")
-    return float(roc_auc_score(*binary))
+    return float("nan") if binary is None or binary[0].all() else float(roc_auc_score(*binary))
 
 
 def average_precision(labels: Labels, scores: Floats, positive: int = 1) -> float:
@@ -134,10 +131,7 @@ def _one_against_rest(
 def secondary_measures(
     labels: Labels, predicted: npt.NDArray[Any], scores: Floats, rare: int, k: int | None = None
 ) -> dict[str, float]:
-    """Return the measures that complement accuracy, by the keys of `TITLES`.
-
-    `scores` are higher where the class `rare` is likelier; `k` is that of recall at k.
-    """
+    """Return the measures that complement accuracy; `scores` are higher where `rare` is likelier."""
     return {
         "average_precision": average_precision(labels, scores, rare),
         "recall_at_k": recall_at(labels, scores, k, rare),
@@ -175,22 +169,18 @@ def label_problems(
     ):
         if empty := int((~mask.any(dim=0)).sum()):
             problems.append(f"{empty} of {mask.shape[1]} split(s) have no labelled {name} node: {effect}")
-    if unseen := _untrained_classes(labels, train, test):
-        names = ", ".join(class_names[one] if one < len(class_names) else str(one) for one in unseen[:5])
+    unseen: set[int] = set()
+    for training, testing in zip(train.t(), test.t(), strict=True):
+        if training.any():
+            unseen |= set(labels[testing].tolist()) - set(labels[training].tolist())
+    if unseen:
+        first = sorted(unseen)[:5]
+        names = ", ".join(class_names[one] if one < len(class_names) else str(one) for one in first)
         problems.append(
             f"class(es) {names}{' and more' if len(unseen) > 5 else ''} have test nodes but no training node "
             "in some split: they cannot be predicted there, and count as wrong"
         )
     return problems
-
-
-def _untrained_classes(labels: Tensor, train: Tensor, test: Tensor) -> list[int]:
-    """Return the classes with test nodes but no training nodes in some split."""
-    found: set[int] = set()
-    for training, testing in zip(train.t(), test.t(), strict=True):
-        if training.any():
-            found |= set(labels[testing].tolist()) - set(labels[training].tolist())
-    return sorted(found)
 
 
 def warn_label_problems(

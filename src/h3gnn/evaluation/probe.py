@@ -27,31 +27,16 @@ from h3gnn.evaluation.protocols import (
 )
 from h3gnn.resources import map_in_threads, one_thread
 
-COLUMNS = 1024
-"""Columns that `inner_products` standardises at a time."""
-CONSTANT = 1e-8
-"""Columns with at most this standard deviation are constant."""
-RELATIVE_VARIANCE = 1e-10
-"""Principal directions with at most this share of the largest variance are dropped."""
-MAX_ROTATED = 4096
-"""Wider embeddings are not rotated to principal components, which takes cubic time."""
+COLUMNS = 1024  # that `inner_products` standardises at a time
+CONSTANT = 1e-8  # columns with at most this standard deviation are constant
+RELATIVE_VARIANCE = 1e-10  # principal directions with at most this share of the largest variance are dropped
+MAX_ROTATED = 4096  # wider embeddings are not rotated to principal components, which takes cubic time
 L2_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-"""L2 penalties, relative to a mean loss over the training nodes.
-
-The large ones are for the wide embeddings of many models; the largest approach a nearest-mean classifier.
-"""
+"""L2 penalties, relative to a mean loss over the training nodes; large ones are for wide embeddings."""
 TOGETHER = {"cpu": 256, "cuda": 4096}
 """Splits with at most this many training nodes in all are solved together, else one by one."""
-WIDE = 2
-"""Embeddings with more columns per training node are projected for each split."""
-MAX_PRODUCTS = 2**28
-"""Maximum number of inner products in memory, 2 GiB."""
-LEARNING_RATES = (0.01, 0.005, 0.001)
-WEIGHT_DECAYS = (0.0, 5e-4, 5e-5)
-"""The paper's grid for the classifier."""
-STEPS = 300
-EVERY = 10
-"""Steps of Adam between two candidates."""
+WIDE = 2  # embeddings with more columns per training node are projected for each split
+MAX_PRODUCTS = 2**28  # inner products in memory, 2 GiB
 
 
 def as_rows(embedding: npt.ArrayLike | Tensor | SharedEmbedding) -> Tensor:
@@ -98,23 +83,17 @@ def projection_basis(within: Tensor) -> Tensor:
     """
     values, vectors = torch.linalg.eigh(within)
     there = values > RELATIVE_VARIANCE * values[-1:].clamp_min(CONSTANT)
-    basis: Tensor = vectors[:, there] / values[there].sqrt()
-    return basis
+    return torch.as_tensor(vectors[:, there] / values[there].sqrt())
 
 
 def project_onto(products: Tensor, chosen: Tensor) -> Tensor:
-    """Project all rows onto the span of the chosen ones, from their inner products `[nodes, chosen]`.
-
-    Lengths and angles within the span are unchanged.
-    """
+    """Project all rows onto the span of the chosen ones, from their inner products `[nodes, chosen]`."""
     return products @ projection_basis(products[chosen])
 
 
 def principal_components(rows: Tensor) -> Tensor:
     """Rotate rows `[nodes, D]` to their principal components."""
-    _, vectors = torch.linalg.eigh(rows.mT @ rows)
-    rotated: Tensor = rows @ vectors
-    return rotated
+    return rows @ torch.as_tensor(torch.linalg.eigh(rows.mT @ rows).eigenvectors)
 
 
 class SharedEmbedding:
@@ -151,7 +130,7 @@ class ProbeResult:
 
     @property
     def mean(self) -> float:
-        """Mean test accuracy over splits."""
+        """Mean test accuracy."""
         return float(self.test.mean())
 
     @property
@@ -202,13 +181,8 @@ def probe_candidates(
 ) -> Candidates:
     """Fit a logistic regression for each split and L2 strength, without choosing or using test labels.
 
-    Args:
-        embedding: `[nodes, D]` on any device, where the work is done.
-        labels: int64 `[nodes]`; nodes with a negative label are ignored.
-        train_mask, val_mask, test_mask: bool `[nodes, splits]`.
-        strengths: the L2 strengths.
-        classes: their number; by default that of the training and validation nodes.
-        by_column: standardise columns separately; else divide all by one number, as suits raw features.
+    `by_column` standardises columns separately; else all are divided by one number, as suits raw features.
+    The number of classes is by default that of the training and validation nodes.
     """
     shared = SharedEmbedding.of(embedding)
     given = labels, train_mask, val_mask, test_mask
@@ -216,10 +190,9 @@ def probe_candidates(
     train = train & (labels >= 0)[:, None]
     classes = count_classes(labels, train, val) if classes is None else classes
     rare = rarest_known_class(labels, train, val)
+    settings = [{"strength": value} for value in strengths]
     with one_thread(len(labels)):
         basis = _Basis(shared, train, by_column)
-
-    settings = [{"strength": value} for value in strengths]
 
     def fit(splits: list[int]) -> list[Candidates]:
         nodes, scored = (torch.nonzero(one[:, splits].any(dim=1)).flatten() for one in (train, val | test))
@@ -237,15 +210,9 @@ def probe_candidates(
 
 
 def scaled_candidates(
-    embedding: npt.ArrayLike | Tensor | SharedEmbedding,
-    labels: Tensor,
-    train_mask: Tensor,
-    val_mask: Tensor,
-    test_mask: Tensor,
-    **options: Any,
+    embedding: npt.ArrayLike | Tensor | SharedEmbedding, *given: Tensor, **options: Any
 ) -> Candidates:
     """Return `probe_candidates` of both scalings: each column separately, and all by one number."""
-    given = (labels, train_mask, val_mask, test_mask)
     shared = SharedEmbedding.of(embedding)
     found = {
         scale: probe_candidates(shared, *given, by_column=scale == "columns", **options)
@@ -292,16 +259,15 @@ def gradient_candidates(
     val_mask: Tensor,
     test_mask: Tensor,
     *,
-    learning_rates: tuple[float, ...] = LEARNING_RATES,
-    weight_decays: tuple[float, ...] = WEIGHT_DECAYS,
-    steps: int = STEPS,
-    every: int = EVERY,
+    learning_rates: tuple[float, ...] = (0.01, 0.005, 0.001),
+    weight_decays: tuple[float, ...] = (0.0, 5e-4, 5e-5),
+    steps: int = 300,
+    every: int = 10,
     classes: int | None = None,
 ) -> Candidates:
-    """Train a linear layer by Adam for each split, learning rate and weight decay, as in the paper.
+    """Train a linear layer by Adam for each split, learning rate and weight decay; the paper's by default.
 
-    The layers start at 0, without randomness. Every `every` steps give a candidate. The other arguments are
-    as in `probe_candidates`.
+    The layers start at 0, without randomness. Every `every` steps give a candidate.
     """
     rows = standardise(as_rows(embedding).float())
     labels, train, val, test = (one.to(rows.device) for one in (labels, train_mask, val_mask, test_mask))
@@ -320,14 +286,11 @@ def gradient_candidates(
             settings += [{"learning_rate": rate, "weight_decay": decay, "step": step} for rate, decay in grid]
             for split, nodes in enumerate(scored):
                 log_p[split].append(layers.log_probabilities(split, nodes))
-    return join_splits(
-        [
-            summarize_split(
-                torch.cat(log_p[split]), labels[nodes], val[nodes, split], test[nodes, split], settings, rare
-            )
-            for split, nodes in enumerate(scored)
-        ]
-    )
+    found = []
+    for split, nodes in enumerate(scored):
+        masks = val[nodes, split], test[nodes, split]
+        found.append(summarize_split(torch.cat(log_p[split]), labels[nodes], *masks, settings, rare))
+    return join_splits(found)
 
 
 class _Layers:

@@ -13,12 +13,9 @@ MAPS = {"tsne": "t-SNE", "umap": "UMAP", "pca": "PCA"}
 """Methods and their titles."""
 LANDMARKS = 4_000
 """Maximum number of nodes of t-SNE; the others are interpolated between landmarks."""
-SMALL = 1_500
-"""Maps of at most this many nodes converge in half of t-SNE's usual steps, larger ones in three quarters."""
-NEIGHBOURS = 8
-"""Landmarks that determine the position of another node."""
-COMPONENTS = 50
-"""Principal components that t-SNE and UMAP use."""
+SMALL = 1_500  # maps of at most this many nodes converge in 500 steps of t-SNE, larger ones in 750
+NEIGHBOURS = 8  # landmarks that determine the position of another node
+COMPONENTS = 50  # principal components that t-SNE and UMAP use
 
 Rows = npt.NDArray[np.float32]
 
@@ -43,7 +40,6 @@ def project_to_plane(
     Args:
         embedding: `[nodes, dimensions]`.
         method: "tsne", "umap" (needs umap-learn) or "pca".
-        seed: of all random numbers.
         landmarks: maximum number of nodes that t-SNE places itself.
     """
     check_map(method)
@@ -80,8 +76,7 @@ def _tsne(rows: Rows, seed: int) -> Rows:
     start = "pca" if rows.shape[1] >= 2 and np.ptp(rows[:, 0]) > 0 else "random"
     steps = 500 if len(rows) <= SMALL else 750
     tsne = TSNE(perplexity=perplexity, init=start, max_iter=steps, random_state=seed)
-    positions: Rows = tsne.fit_transform(rows)
-    return positions
+    return np.asarray(tsne.fit_transform(rows), dtype=np.float32)
 
 
 def _umap(rows: Rows, seed: int) -> Rows:

@@ -17,9 +17,6 @@ from h3gnn.evaluation.metrics import rarest_class
 
 EPOCH_RULES = ("last", "validation", "label-free")
 """Choice of the training epoch: the last, by each split's validation nodes, or without labels."""
-TEST_EPOCH = "best test epoch"
-"""The epoch rule of `published`."""
-
 INVERSE_TEMPERATURES = tuple(2 ** (step / 2) for step in range(-8, 25))
 """1/16 to 4096: strong penalties leave small differences."""
 
@@ -37,12 +34,10 @@ class Candidates:
 
     Attributes:
         settings: of each candidate of a split, such as `{"strength": 0.1}`.
-        val_accuracy: on each split's validation nodes, `[splits, settings]`.
-        val_loss: mean cross-entropy there at the best temperature (`tempered_loss`), `[splits, settings]`.
-        val_nodes: labelled validation nodes of each split, `[splits]`.
+        val_accuracy, val_loss: on each split's validation nodes, `[splits, settings]`; see `tempered_loss`.
+        val_nodes: number of labelled validation nodes, `[splits]`.
         predicted: for each split, the predicted classes of its test nodes, `[settings, nodes]`.
         odds: for each split, log p / (1 − p) of the rare class at its test nodes, `[settings, nodes]`.
-        classes: number of classes.
         rare: the class with the fewest training and validation nodes.
     """
 
@@ -137,11 +132,7 @@ def candidates_from_scores(
 ) -> Candidates:
     """Return the candidates of one fitted classifier per split, such as a supervised network.
 
-    Args:
-        log_p: class log-probabilities `[splits, nodes, classes]`.
-        labels: int64 `[nodes]`, negative where unknown.
-        val_mask, test_mask: bool `[nodes, splits]`.
-        rare: class of the odds.
+    Log-probabilities are `[splits, nodes, classes]`, masks `[nodes, splits]`; the odds are of `rare`.
     """
     labels, val, test = (one.to(log_p.device) for one in (labels, val_mask, test_mask))
     return join_splits(
@@ -175,13 +166,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Protocol:
-    """A rule for choosing among candidates.
-
-    Attributes:
-        name: "validation", "nested", "pooled" or "published".
-        uses_test_labels: whether the choice is made on test nodes.
-        description: shown next to its results.
-    """
+    """A rule for choosing among candidates; its description is shown next to results."""
 
     name: str
     uses_test_labels: bool
@@ -194,7 +179,7 @@ class Protocol:
                 f"unknown epoch rule {requested!r}; choose one of {', '.join(EPOCH_RULES)}",
                 code="unknown-epoch-rule",
             )
-        return TEST_EPOCH if self.uses_test_labels else requested
+        return "best test epoch" if self.uses_test_labels else requested
 
     def choose(
         self, by_epoch: Mapping[int, Candidates], test_labels: HeldOutLabels | None = None
@@ -204,40 +189,27 @@ class Protocol:
         `published` takes the best test accuracy. The others consider all candidates whose validation accuracy
         is within one standard error of the best, and take the one with the smallest validation loss
         (`tempered_loss`): a few dozen nodes do not separate such candidates by accuracy, but often by loss
-        (`python -m benchmarks.choosing`).
-
-        Args:
-            by_epoch: the candidates of each epoch; one epoch for the rules "last" and "label-free".
-            test_labels: only for a protocol that uses them.
+        (`python -m benchmarks.choosing`). Only protocols that use test labels accept them.
         """
         if self.uses_test_labels != (test_labels is not None):
-            raise ValueError(
-                f"{self.name} {'needs' if self.uses_test_labels else 'must not see'} test labels"
-            )
-        if not by_epoch:
-            raise ValueError("no candidates to choose from")
-        splits = range(next(iter(by_epoch.values())).splits)
-        return [
-            self._choose(by_epoch, split, None if test_labels is None else test_labels[split])
-            for split in splits
-        ]
-
-    def _choose(
-        self, by_epoch: Mapping[int, Candidates], split: int, labels: npt.NDArray[np.int64] | None
-    ) -> Choice:
+            needs = "needs" if self.uses_test_labels else "must not see"
+            raise ValueError(f"{self.name} {needs} test labels")
         every = [
-            (Choice(epoch, position, setting), candidates)
+            Choice(epoch, position, setting)
             for epoch, candidates in by_epoch.items()
             for position, setting in enumerate(candidates.settings)
         ]
-        loss = np.array([found.val_loss[split, choice.position] for choice, found in every])
-        if labels is None:
-            accuracy = np.array([found.val_accuracy[split, choice.position] for choice, found in every])
-            nodes = int(every[0][1].val_nodes[split])
-        else:
-            accuracy = np.array([metrics.accuracy(labels, f.predicted[split][c.position]) for c, f in every])
-            nodes = 0
-        return every[one_standard_error_rule(accuracy, loss, nodes)][0]
+        chosen = []
+        for split, val_nodes in enumerate(by_epoch[every[0].epoch].val_nodes.tolist()):
+            loss = np.concatenate([one.val_loss[split] for one in by_epoch.values()])
+            if test_labels is None:
+                accuracy = np.concatenate([one.val_accuracy[split] for one in by_epoch.values()])
+            else:
+                predicted = np.concatenate([one.predicted[split] for one in by_epoch.values()])
+                accuracy = np.array([metrics.accuracy(test_labels[split], one) for one in predicted])
+            position = one_standard_error_rule(accuracy, loss, 0 if self.uses_test_labels else val_nodes)
+            chosen.append(every[position])
+        return chosen
 
 
 def one_standard_error_rule(accuracy: npt.NDArray[Any], loss: npt.NDArray[Any], nodes: int) -> int:
@@ -287,10 +259,7 @@ def find_protocol(name: str) -> Protocol:
 
 @dataclass(frozen=True)
 class SplitScores:
-    """Test scores of each split's chosen classifier, its validation accuracy, and the choices.
-
-    `secondary` has `metrics.secondary_measures`.
-    """
+    """Scores of each split's chosen classifier; `secondary` has `metrics.secondary_measures`."""
 
     accuracy: list[float]
     macro_f1: list[float]
@@ -302,16 +271,15 @@ class SplitScores:
     @classmethod
     def joined(cls, several: Sequence[SplitScores]) -> SplitScores:
         """Concatenate the scores of splits that were scored separately."""
-        aucs = [one.roc_auc for one in several if one.roc_auc is not None]
-        names = several[0].secondary
-        return cls(
-            [value for one in several for value in one.accuracy],
-            [value for one in several for value in one.macro_f1],
-            [value for one in aucs for value in one] if len(aucs) == len(several) else None,
-            [value for one in several for value in one.validation],
-            [value for one in several for value in one.chosen],
-            {name: [value for one in several for value in one.secondary[name]] for name in names},
-        )
+
+        def join(name: str) -> list[Any]:
+            return [value for one in several for value in getattr(one, name)]
+
+        auc = None if any(one.roc_auc is None for one in several) else join("roc_auc")
+        secondary = {
+            name: [value for one in several for value in one.secondary[name]] for name in several[0].secondary
+        }
+        return cls(join("accuracy"), join("macro_f1"), auc, join("validation"), join("chosen"), secondary)
 
 
 def score(
@@ -320,10 +288,7 @@ def score(
     test_labels: HeldOutLabels,
     top: int | None = None,
 ) -> SplitScores:
-    """Score the chosen candidates, the only use of test labels under `validation`.
-
-    `top` is the k of recall at k; by default the number of test nodes of the rare class.
-    """
+    """Score the chosen candidates, the only use of test labels under `validation`; for `top` see `Result`."""
     accuracy, f1, auc, validation = [], [], [], []
     secondary: list[dict[str, float]] = []
     for split, choice in enumerate(choices):

@@ -15,6 +15,11 @@ from h3gnn.evaluation.protocols import EVERY, SplitScores
 
 TEST_TO_TRAIN = 20 / 48
 """Test nodes per training node of a split, for the usual 48/32/20 % splits."""
+SAME = (
+    "method", "graph", "sha256", "protocol", "epoch_rule", "params", "seeds", "versions", "device", "chosen",
+    "clustering",
+)  # fmt: skip
+"""Fields of a result that are stored unchanged."""
 
 
 @dataclass(frozen=True)
@@ -74,15 +79,9 @@ class Result:
     """The scores of a method on a graph, with everything they depend on.
 
     Attributes:
-        method: name of the method.
-        graph, sha256: name of the graph and hash of its content.
-        protocol: name of the protocol.
-        epoch_rule: choice of the training epoch.
-        params: the method's full configuration.
+        sha256: hash of the graph's content.
         seeds: of the training runs, in the order of the scores' rows.
-        versions: of Python and the libraries.
         origin: commit and fingerprints of the code; None in old files.
-        device: device of the computation.
         seconds: wall time of training and evaluation.
         probe, macro_f1, roc_auc: on test nodes; ROC-AUC for two classes only.
         validation: validation accuracy of the chosen classifiers.
@@ -153,12 +152,8 @@ class Result:
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {
-            "method": self.method,
-            "graph": self.graph,
-            "sha256": self.sha256,
-            "protocol": self.protocol,
+            **{name: getattr(self, name) for name in SAME},
             "protocol_in_words": self.description,
-            "epoch_rule": self.epoch_rule,
             "probe": {
                 **self.probe.as_dict(),
                 "macro_f1": self.macro_f1.as_dict(),
@@ -170,13 +165,7 @@ class Result:
             "leading": self.leading,
             "rare_class": self.rare,
             "k": self.top,
-            "clustering": self.clustering,
-            "chosen": self.chosen,
-            "params": self.params,
-            "seeds": self.seeds,
-            "versions": self.versions,
             "origin": self.origin,
-            "device": self.device,
             "seconds": round(self.seconds, 3),
         }
 
@@ -184,9 +173,8 @@ class Result:
     def from_dict(cls, kept: dict[str, Any]) -> Result:
         """Return the inverse of `as_dict`."""
         probe = kept["probe"]
-        same = ("method", "graph", "sha256", "protocol", "epoch_rule", "params", "seeds", "versions")
         return cls(
-            **{name: kept[name] for name in (*same, "device", "seconds", "chosen", "clustering")},
+            **{name: kept[name] for name in (*SAME, "seconds")},
             probe=RepeatedScore.from_dict(probe),
             macro_f1=RepeatedScore.from_dict(probe["macro_f1"]),
             roc_auc=None if probe["roc_auc"] is None else RepeatedScore.from_dict(probe["roc_auc"]),
@@ -237,11 +225,8 @@ def paired_test(a: RepeatedScore, b: RepeatedScore, *, test_to_train: float = TE
         \text{ degrees of freedom}
 
     Seeds of the same split are averaged first, since they share all nodes. With a single split, the seeds are
-    compared by a plain paired t test, which says nothing about other splits.
-
-    Args:
-        a, b: scores with the same numbers of splits, and of seeds (or one seed, for a deterministic method).
-        test_to_train: n_test / n_train of a split.
+    compared by a plain paired t test, which says nothing about other splits. A deterministic method may have
+    a single seed.
     """
     from scipy.stats import t
 
