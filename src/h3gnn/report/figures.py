@@ -96,13 +96,7 @@ def known_range(values: Any) -> tuple[float, float]:
 
 
 def draw_maps(path: Path, maps: Mapping[str, Floats], colour: Category | Measure | None) -> None:
-    """Draw maps side by side.
-
-    Args:
-        path: .png, .svg or .pdf.
-        maps: positions of the nodes by title, each `[nodes, 2]`.
-        colour: the category or measure that colours the nodes.
-    """
+    """Draw maps `[nodes, 2]` side by side, by title."""
     figure = new_figure(5.2 * len(maps), 5.6)
     axes = figure.subplots(1, len(maps), squeeze=False)[0]
     for axis, (title, places) in zip(axes, maps.items(), strict=True):
@@ -157,8 +151,7 @@ def draw_history(path: Path, columns: Mapping[str, Floats], members: Sequence[Me
     """
     if not columns:
         raise InputError("no history to draw: the run was fitted with --epochs 0", code="no-history")
-    figure = _draw_members(columns, members) if members else _draw_run(columns)
-    save_figure(figure, path)
+    save_figure(_draw_members(columns, members) if members else _draw_run(columns), path)
 
 
 def _draw_run(columns: Mapping[str, Floats]) -> Any:
@@ -171,9 +164,13 @@ def _draw_run(columns: Mapping[str, Floats]) -> Any:
     ):
         plain(axis, title, "epoch")
         _draw_models(axis, columns[name], range(columns[name].shape[1]), COLOURS[0])
-    for axis in (rank, mask):
+    quantile = {q: columns[f"difficulty_q{q}"].mean(axis=1) for q in (25, 50, 75)}
+    at = np.flatnonzero(~np.isnan(quantile[50]))
+    difficulty.fill_between(at, quantile[25][at], quantile[75][at], color=COLOURS[0], alpha=0.2, linewidth=0)
+    difficulty.plot(at, quantile[50][at], color=COLOURS[0], linewidth=1.3)
+    plain(difficulty, "Difficulty of the nodes: median and middle half", "epoch")
+    for axis in (rank, mask, difficulty):
         axis.set_ylim(bottom=0)
-    _draw_difficulty(difficulty, columns)
     return figure
 
 
@@ -201,15 +198,6 @@ def _draw_models(axis: Any, values: Floats, models: Iterable[int], colour: str) 
         axis.plot(at, values[at, model], color=colour, linewidth=1.3, alpha=0.9)
 
 
-def _draw_difficulty(axis: Any, columns: Mapping[str, Floats]) -> None:
-    quantile = {q: columns[f"difficulty_q{q}"].mean(axis=1) for q in (25, 50, 75)}
-    at = np.flatnonzero(~np.isnan(quantile[50]))
-    axis.fill_between(at, quantile[25][at], quantile[75][at], color=COLOURS[0], alpha=0.2, linewidth=0)
-    axis.plot(at, quantile[50][at], color=COLOURS[0], linewidth=1.3)
-    plain(axis, "Difficulty of the nodes: median and middle half", "epoch")
-    axis.set_ylim(bottom=0)
-
-
 def member_colour(place: int) -> str:
     """Return the colour of a member, different from those of the representations."""
     free = [colour for colour in COLOURS if colour not in REPRESENTATION_COLOURS.values()]
@@ -217,14 +205,7 @@ def member_colour(place: int) -> str:
 
 
 def draw_attention(path: Path, attention: Floats, tokens: Sequence[str], groups: Category | None) -> None:
-    """Draw the distribution over nodes of the attention to each token, by group.
-
-    Args:
-        path: .png, .svg or .pdf.
-        attention: `[nodes, tokens]`.
-        tokens: their names.
-        groups: classes or clusters; None for all nodes together.
-    """
+    """Draw the distribution over nodes of the attention `[nodes, tokens]`, by class or cluster."""
     names: tuple[str, ...] = ("all nodes",)
     members = [np.ones(len(attention), dtype=bool)]
     if groups is not None:
@@ -249,9 +230,8 @@ def draw_attention(path: Path, attention: Floats, tokens: Sequence[str], groups:
         axis.plot([], [], color=shade, linewidth=6, label=title)
     axis.axhline(100 / len(tokens), color="#888888", linewidth=0.8, linestyle=":", zorder=0)
     axis.set_xticks(range(len(names)), names)
-    plain(
-        axis, "Attention that each token gets: median, middle half, 5 to 95 %", "", "% of a node's attention"
-    )
+    title = "Attention that each token gets: median, middle half, 5 to 95 %"
+    plain(axis, title, y="% of a node's attention")
     figure.legend(loc="outside lower center", ncols=min(4, len(tokens)), frameon=False, fontsize=8)
     save_figure(figure, path)
 
@@ -263,11 +243,9 @@ def draw_accuracy(path: Path, scores: Scoreboard) -> None:
     classes = len(scores.class_names)
     figure = new_figure(10 + 0.3 * max(0, classes - 7), 4)
     left, right = figure.subplots(1, 2, width_ratios=(1, max(1.0, classes / 6)), sharey=True)
-    bins = scores.homophily_bins
-    between = [f"{low:.1g}–{high:.1g}" for low, high in pairwise(bins.tolist())]
-    _draw_bars(
-        left, between, scores.homophily_counts, {row.representation: row.by_homophily for row in scores.rows}
-    )
+    bins = [f"{low:.1g}–{high:.1g}" for low, high in pairwise(scores.homophily_bins.tolist())]
+    by_bin = {row.representation: row.by_homophily for row in scores.rows}
+    _draw_bars(left, bins, scores.homophily_counts, by_bin)
     named = [shorten(name, 14) for name in scores.class_names]
     _draw_bars(right, named, scores.class_counts, {row.representation: row.by_class for row in scores.rows})
     plain(left, "Accuracy by local homophily", "share of neighbours in the own class", "test accuracy, %")
@@ -294,12 +272,7 @@ def _draw_bars(axis: Any, names: Sequence[str], counts: Any, values: Mapping[str
 def plot_profile(measured: GraphProfile, path: str | Path) -> None:
     """Draw the profile of a graph: homophily by node and by class if there are labels, and statistics.
 
-    Args:
-        measured: from `profile`.
-        path: .png, .svg or .pdf.
-
-    Raises:
-        InputError: the file cannot be written or has another suffix.
+    The file is a .png, .svg or .pdf.
     """
     labelled = measured.node_homophily_histogram is not None and measured.class_homophily is not None
     figure = new_figure(11 if labelled else 5.5, 4.2)
@@ -315,10 +288,9 @@ def plot_profile(measured: GraphProfile, path: str | Path) -> None:
 
 
 def _draw_node_homophily(axes: Any, measured: GraphProfile) -> None:
-    counts = measured.node_homophily_histogram or ()
-    total = max(1, sum(counts))
-    centres = [(position + 0.5) / len(counts) for position in range(len(counts))]
-    shares = [100 * count / total for count in counts]
+    counts = np.array(measured.node_homophily_histogram)
+    centres = (np.arange(len(counts)) + 0.5) / len(counts)
+    shares = 100 * counts / max(1, counts.sum())
     axes.bar(centres, shares, width=0.92 / len(counts), color=[_colour(centre) for centre in centres])
     axes.set_xlim(0, 1)
     title = "Nodes by share of neighbours in their class"
@@ -330,9 +302,11 @@ def _draw_class_homophily(axes: Any, measured: GraphProfile) -> None:
     overall = measured.edge_homophily or 0.0
     if len(known) > MAX_CLASSES:
         known = sorted(known, key=lambda one: -abs(one[1] - overall))[:MAX_CLASSES]
-    names = [shorten(name) for name, _ in known]
-    shares = [share for _, share in known]
-    places = range(len(known))
+    names, shares, places = (
+        [shorten(name) for name, _ in known],
+        [share for _, share in known],
+        range(len(known)),
+    )
     axes.barh(places, [1] * len(known), color=GREY, height=0.7, alpha=0.5)
     axes.barh(places, shares, color=[_colour(share) for share in shares], height=0.7)
     for place, share in zip(places, shares, strict=True):

@@ -55,12 +55,8 @@ class Measure:
 class NeighborWeights:
     """The neighbours that each node receives messages from, in compressed rows.
 
-    Attributes:
-        crow: start of each node's entries `[nodes + 1]`.
-        sources: the sending nodes `[entries]`.
-        weight: learned weights, mean over models.
-        start: weights before training.
-        total: number of neighbours `[nodes]`, including those that are not shown.
+    Node v's `sources` and their learned (mean over models) and initial weights are at `crow[v]:crow[v + 1]`;
+    `total` counts all its neighbours, shown or not.
     """
 
     crow: Whole
@@ -84,13 +80,9 @@ class EdgeChange:
 class RepresentationScores:
     """Scores of one representation, with one value per split (probe) or seed (k-means).
 
-    Attributes:
-        probe: test accuracy of the linear probe; None without labels.
-        clustering: by measure.
-        by_class: test accuracy `[classes]`, NaN without test nodes.
-        by_homophily: test accuracy `[bins]`.
-        secondary: by the keys of `evaluation.metrics.TITLES`.
-        precision: of the rare class at evenly spaced recalls, mean over splits; None without a rare class.
+    `probe` is the test accuracy of the linear probe, None without labels; `by_class` and `by_homophily` are
+    accuracies too, NaN without test nodes. `secondary` has the keys of `evaluation.metrics.TITLES`.
+    `precision` is that of the rare class at evenly spaced recalls, mean over splits.
     """
 
     representation: str
@@ -122,17 +114,9 @@ class BestMember:
 class Scoreboard:
     """Scores of all representations, and the confusion matrix of the trained one.
 
-    Attributes:
-        rows: one per representation.
-        protocol: description of the protocol.
-        confusion: test nodes by class (row) and prediction (column), over all splits.
-        class_names: of the rows and columns.
-        class_counts: test nodes of each class, over all splits.
-        homophily_bins: borders of the bins of local homophily.
-        homophily_counts: test nodes in each bin, over all splits.
-        best_members: the best member of a committee for each class.
-        leading: the measure to report first.
-        rare: the class of average precision and recall at k.
+    The matrix counts test nodes by class (row) and prediction (column), over all splits; `class_counts` and
+    `homophily_counts` count them by class and by bin of local homophily. `leading` is the measure to report
+    first, `rare` the class of average precision and recall at k.
     """
 
     rows: tuple[RepresentationScores, ...]
@@ -165,13 +149,9 @@ class Member:
 class RunLog:
     """Training history and provenance of a run.
 
-    Attributes:
-        columns: of the history, each `[epochs, models]`, NaN where not measured.
-        collapsed: a message if the representation collapsed, else "".
-        facts: seconds, memory, device, versions, by name.
-        settings: the estimator's arguments.
-        provenance: source, hash and repairs of the graph.
-        members: of a committee; empty if all models have the same objective.
+    The columns of the history are `[epochs, models]`, NaN where not measured. `collapsed` is a message if the
+    representation collapsed, `facts` has seconds, memory, device and versions, and `members` is empty if all
+    models have the same objective.
     """
 
     columns: dict[str, Floats] = field(default_factory=dict)
@@ -196,19 +176,12 @@ class Findings:
     """The content of a report; parts that a run does not have are empty or None.
 
     Attributes:
-        title: of the graph.
         figures: statistics of the graph, by name.
-        ids: of the nodes, as text.
         embeddings: by representation, `[nodes, dimensions]`.
         categories, measures: properties that nodes can be coloured by.
-        tokens: names of the encoder's tokens.
-        attention: `[nodes, tokens]`, rows sum to 1; None without attention.
-        nearest: `[nodes, k]`, the nearest nodes in the embedding, nearest first.
-        similarity: their cosine similarity.
-        neighbors: of each node in the graph.
-        edge_changes: effect of training by kind of edge.
+        attention: `[nodes, tokens]`, rows sum to 1.
+        nearest, similarity: the nearest nodes in the embedding and their cosines, `[nodes, k]`.
         scores: None without labels and clusters.
-        run: training history and provenance.
         shown: "" or a note on which nodes are omitted.
         texts: the user's text columns by name, for display and search.
         other: the run to compare with.

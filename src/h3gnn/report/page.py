@@ -41,16 +41,13 @@ from h3gnn.resources import map_in_threads
 from h3gnn.storage.atomic import write_atomically
 
 SCRIPTS = ("data", "colours", "points", "map", "node", "charts", "find", "scores", "main")
-"""Script files, concatenated in this order."""
 FINE, COARSE = "uint16", "uint8"
 """Types of quantised numbers, with 65,535 or 255 steps; the largest value means unknown."""
 ALIGNMENT = 8
-DOMINANT = 0.5
-"""A feature column with more than this share of the variance would determine a map alone."""
+DOMINANT = 0.5  # a feature column with more than this share of the variance would determine a map alone
 COLOUR_INDEX = {RAW: 7, UNTRAINED: 1, TRAINED: 0}
 """Colours of the representations among the page's sixteen; the others are for members."""
-OTHER_RUN_COLOUR = 13
-"""Colour of another run; members start from the front."""
+OTHER_RUN_COLOUR = 13  # members start from the front
 
 
 def page_maps(
@@ -62,11 +59,8 @@ def page_maps(
 ) -> dict[str, npt.NDArray[np.float32]]:
     """Return the two maps of a page: the embedding, and that of the other run or the raw features.
 
-    Args:
-        findings: of a run.
-        method: "tsne", "umap" or "pca".
-        seed: of the maps.
-        progress: receives the next step and the fraction of the maps that is done.
+    The method is "tsne", "umap" or "pca"; `progress` receives the next step and the fraction of the maps that
+    is done.
     """
     kind = MAPS[method]
     if method == "tsne" and findings.nodes > LANDMARKS:
@@ -134,11 +128,7 @@ def pack_findings(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating
         "figures": findings.figures,
         "ids": list(findings.ids),
         "maps": [
-            {
-                "title": title,
-                "x": packer.scaled(np.asarray(places)[:, 0]),
-                "y": packer.scaled(np.asarray(places)[:, 1]),
-            }
+            {"title": title, "x": packer.scaled(places[:, 0]), "y": packer.scaled(places[:, 1])}
             for title, places in maps.items()
         ],
         "categories": [
@@ -158,13 +148,13 @@ def pack_findings(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating
         "neighbors": _neighbors(findings.neighbors, packer),
         "edgeChanges": [vars(change) for change in findings.edge_changes],
         "scores": _scores(findings.scores, colours),
-        "history": {name: _plain(values) for name, values in run.columns.items()},
+        "history": _plain(run.columns),
         "members": [_plain(vars(one)) | {"colour": colours[one.name]} for one in run.members],
         "bestMembers": [_plain(vars(one)) for one in findings.scores.best_members] if findings.scores else [],
         "notes": MEMBER_NOTES if run.members else {},
         "collapsed": run.collapsed,
-        "facts": {name: _plain(value) for name, value in run.facts.items()},
-        "settings": {k: _plain(v) for k, v in run.settings.items()},
+        "facts": _plain(run.facts),
+        "settings": _plain(run.settings),
         "provenance": run.provenance,
     }
     return packer.pack(description)
@@ -229,11 +219,10 @@ def _scores(scores: Scoreboard | None, colours: Mapping[str, int]) -> dict[str, 
                 "representation": row.representation,
                 "colour": colours.get(row.representation, OTHER_RUN_COLOUR),
                 "probe": _plain(row.probe),
-                "clustering": {name: _plain(values) for name, values in row.clustering.items()},
+                "clustering": _plain(row.clustering),
                 "byClass": _plain(row.by_class),
                 "byHomophily": _plain(row.by_homophily),
-                "secondary": {"accuracy": _plain(row.probe)}
-                | {n: _plain(v) for n, v in row.secondary.items()},
+                "secondary": _plain({"accuracy": row.probe} | row.secondary),
                 "precision": _plain(row.precision),
             }
             for row in scores.rows

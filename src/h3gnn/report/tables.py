@@ -16,8 +16,7 @@ from h3gnn.storage.atomic import write_atomically
 
 MEASURES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "macro_f1": "macro-F1"}
 
-LONG = 14
-"""Column titles of at least this length are wrapped."""
+LONG = 14  # column titles of at least this length are wrapped
 
 
 def print_results(results: Sequence[Result]) -> None:
@@ -41,9 +40,7 @@ def print_results(results: Sequence[Result]) -> None:
 
 def percent(scores: RepeatedScore) -> str:
     """Return mean ± standard deviation in per cent, or a dash without values."""
-    if not scores.flat.size:
-        return "–"
-    return f"{100 * scores.mean:.1f} ± {100 * scores.std:.1f}"
+    return f"{100 * scores.mean:.1f} ± {100 * scores.std:.1f}" if scores.flat.size else "–"
 
 
 def _table(title: str, rows: dict[str, dict[str, str]]) -> Any:
@@ -124,11 +121,6 @@ def write_node_table(path: Path, findings: Findings, places: Floats, raw_places:
 
     Columns: `node`; `x`, `y` and `raw_x`, `raw_y`, the positions on the two maps; each category (text, null
     where unknown) and each measure by its key; and `embedding`, a list of float32.
-
-    Args:
-        path: the Parquet file.
-        findings: of a run.
-        places, raw_places: positions of the embedding and of the raw features, `[nodes, 2]`.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -143,9 +135,8 @@ def write_node_table(path: Path, findings: Findings, places: Floats, raw_places:
         columns[measure.key] = pa.array(np.asarray(measure.values, np.float32), from_pandas=True)
     embedding = np.ascontiguousarray(findings.embeddings[TRAINED], dtype=np.float32)
     ends = pa.array(np.arange(len(embedding) + 1, dtype=np.int64) * embedding.shape[1])
-    columns["embedding"] = pa.LargeListArray.from_arrays(ends, pa.array(embedding.ravel())).cast(
-        pa.list_(pa.float32())
-    )
+    rows = pa.LargeListArray.from_arrays(ends, pa.array(embedding.ravel()))
+    columns["embedding"] = rows.cast(pa.list_(pa.float32()))
     buffer = io.BytesIO()
     pq.write_table(pa.table(columns), buffer)
     write_atomically(path, buffer.getvalue())
