@@ -31,9 +31,9 @@ def test_dropped_weights_are_zero_and_the_others_scaled() -> None:
 
 @pytest.mark.parametrize("norm", ["residual-post", "pre"])
 def test_hierarchical_attention_runs_among_hops_and_then_among_all_tokens(norm: str) -> None:
-    both = HierarchicalAttention(2, 8, 2, norm, [0.5, 0.25]).double()
+    both = HierarchicalAttention(2, 8, 2, norm, [0.5, 0.25], "gelu").double()
     both.reset_parameters([torch.Generator().manual_seed(seed) for seed in range(2)])
-    last = TokenAttention(2, 8, 2, norm, [0.5, 0.25]).double()
+    last = TokenAttention(2, 8, 2, norm, [0.5, 0.25], "gelu").double()
     last.load_state_dict({name: one for name, one in both.state_dict().items() if "among_hops" not in name})
     tokens = torch.randn(2, 6, 5, 8, dtype=torch.double)
     of_all, of_hops = torch.rand(2, 6, 5, 5, 2) < 0.5, torch.rand(2, 6, 3, 3, 2) < 0.5

@@ -28,11 +28,8 @@ FUSION_BATCH = {"cpu": 1024, "cuda": 4096}
 class GraphRows:
     """The graph as the encoder reads it: feature rows on demand, and the support.
 
-    Args:
-        read: from node numbers to their scaled features, dense or CSR.
-        support: its arrays may be memory-mapped.
-        columns: number of features.
-        features: all features on the encoder's device, if they fit.
+    `read` returns the scaled features of some nodes, dense or CSR; `columns` is the number of features, which
+    are all in `features` if they fit on the encoder's device.
     """
 
     def __init__(
@@ -69,14 +66,10 @@ def _no_rows(nodes: Tensor) -> Tensor:
 
 
 class LayerwiseEncoder:
-    """Encodes all nodes of a graph, one chunk of nodes at a time.
+    """Encodes all nodes of a graph, `chunk` nodes at a time, by an encoder in evaluation mode.
 
-    Args:
-        encoder: in evaluation mode; the fusion block runs in full precision.
-        graph: features and support.
-        edge_weights: `[models, entries]`; by default the encoder's own.
-        chunk: nodes per chunk; None encodes all at once.
-        allocate: allocates arrays over all nodes; by default on the device of the support.
+    The fusion block runs in full precision. By default, edge weights are the encoder's own, all nodes are one
+    chunk, and arrays over all nodes are allocated on the device of the support.
     """
 
     def __init__(
@@ -91,10 +84,8 @@ class LayerwiseEncoder:
         self.chunk = chunk or max(1, self.support.nodes)
         self.edge_weights = edge_weights
         self.endpoint_scores: Tensor | None = None
-        self.device = self.support.pattern.crow.device
-        self.allocate = allocate or (
-            lambda _, shape, dtype: torch.empty(shape, dtype=dtype, device=self.device)
-        )
+        self.device = device = self.support.pattern.crow.device
+        self.allocate = allocate or (lambda _, shape, dtype: torch.empty(shape, dtype=dtype, device=device))
 
     @torch.no_grad()
     def tokens(self) -> Iterator[Tensor]:
@@ -103,10 +94,7 @@ class LayerwiseEncoder:
         to_linear, to_mlp, *to_others = encoder.input.widths
         starts = [to_linear + to_mlp + sum(to_others[:hop]) for hop in range(encoder.hops + 1)]
         if encoder.computes_edges:
-            ends = slice(starts[-1], starts[-1] + to_others[-1])
-            self.endpoint_scores = self._over_nodes(
-                "ends", lambda first, last: self._project(first, last, ends), 2
-            )
+            self.endpoint_scores = self._projected("ends", slice(starts[-1], starts[-1] + to_others[-1]))
         hops = [self._hop(hop, slice(*starts[hop - 1 : hop + 1])) for hop in range(1, encoder.hops + 1)]
         for first, last in self._spans(self.chunk):
             own = self._project(first, last, slice(0, starts[0]))
@@ -133,10 +121,7 @@ class LayerwiseEncoder:
     def _hop(self, hop: int, columns: slice) -> Tensor:
         """Return a hop token of all nodes, `[models, nodes, channels]`."""
         token = cast(WeightedGCN, self.encoder.hop_tokens[hop - 1])
-        width = columns.stop - columns.start
-        sent = self._over_nodes(
-            f"sent-{hop}-0", lambda first, last: self._project(first, last, columns), width
-        )
+        sent = self._projected(f"sent-{hop}-0", columns)
         for layer in range(token.layers - 1):
             previous = sent
 
@@ -159,6 +144,11 @@ class LayerwiseEncoder:
         for first, last in self._spans(self.chunk):
             filled[:, first:last] = compute(first, last).to(filled.device)
         return filled
+
+    def _projected(self, name: str, columns: slice) -> Tensor:
+        """Return columns of the projected features of all nodes."""
+        width = columns.stop - columns.start
+        return self._over_nodes(name, lambda first, last: self._project(first, last, columns), width)
 
     def _project(self, first: int, last: int, columns: slice) -> Tensor:
         rows = self.graph.rows(first, last, self.encoder.device)

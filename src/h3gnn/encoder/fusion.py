@@ -15,10 +15,9 @@ from h3gnn.encoder.triton import kernels_for
 
 
 def attention_weights(qkv: Tensor) -> Tensor:
-    r"""Return :math:`\mathrm{Softmax}(QK^\top/\sqrt c)` of `[models, nodes, S, 3, heads, c]`.
+    r"""Return :math:`\mathrm{Softmax}(QK^\top/\sqrt c)`, `[models, nodes, S, S, heads]`.
 
-    Returns:
-        `[models, nodes, S, S, heads]`; each query's weights sum to 1 over axis 3.
+    `qkv` is `[models, nodes, S, 3, heads, c]`; each query's weights sum to 1 over axis 3.
     """
     models, nodes, count, _, heads, _ = qkv.shape
     query, key, _ = _by_head(qkv)
@@ -26,12 +25,10 @@ def attention_weights(qkv: Tensor) -> Tensor:
 
 
 def mix_tokens(qkv: Tensor, kept: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
-    """Return attention times values, `[models, nodes, S, heads, c]`.
+    """Return attention times values, `[models, nodes, S, heads, c]`, from `[models, nodes, S, 3, heads, c]`.
 
-    Args:
-        qkv: `[models, nodes, S, 3, heads, c]`.
-        kept: dropout mask on the weights, bool `[models, nodes, S, S, heads]`, or None.
-        scale: factor of the kept weights, `[models]`.
+    `kept` is a dropout mask on the weights, bool `[models, nodes, S, S, heads]`, and `scale` the factor of
+    the kept ones, `[models]`.
     """
     models, nodes, count, _, heads, channels = qkv.shape
     if (kernels := kernels_for(qkv)) is not None:
@@ -76,13 +73,7 @@ class TokenAttention(nn.Module):
     """
 
     def __init__(
-        self,
-        models: int,
-        channels: int,
-        heads: int,
-        norm: str,
-        dropout: Sequence[float],
-        activation: str = "gelu",
+        self, models: int, channels: int, heads: int, norm: str, dropout: Sequence[float], activation: str
     ) -> None:
         super().__init__()
         self.heads, self.norm, self.dropout = heads, norm, list(dropout)

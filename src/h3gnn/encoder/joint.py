@@ -62,9 +62,7 @@ class JointEncoder(nn.Module):
             if reserved in options:
                 raise TypeError(f"{reserved} is an option of a stack of models, not of one encoder")
         if (kind := options.setdefault("edge_weights", "fixed")) in ("free", "learned"):
-            raise ValueError(
-                f'learned weights belong to the edges of one graph: give num_edges, not "{kind}"'
-            )
+            raise ValueError(f"learned weights belong to edges of one graph: give num_edges, not {kind!r}")
         _check_numbers({"in_channels": in_channels, "channels": channels, **options})
         self.in_channels, self.undirected, self.self_loops = in_channels, undirected, self_loops
         self.stack = EncoderStack(in_channels, channels, 0, models=1, **options)
@@ -100,7 +98,7 @@ class JointEncoder(nn.Module):
 
         Args:
             x: features.
-            edge_index: `[2, edges]`, source above target.
+            edge_index: source above target.
             edge_weight: positive weights in place of the ones in A.
             mask: nodes whose features are replaced by the learnable mask token.
             e_id: the number of each edge among the `num_edges`; by default all edges in order.
@@ -108,18 +106,16 @@ class JointEncoder(nn.Module):
         if x.dim() != 2 or x.shape[1] != self.in_channels:
             raise ValueError(f"x must be [nodes, {self.in_channels}], not {list(x.shape)}")
         tensors = [edge_index] if edge_weight is None else [edge_index, edge_weight]
-        graph = self._graph.get(
-            tensors, (x.shape[0], x.device, x.dtype), lambda: self._prepare(edge_index, edge_weight, x)
-        )
+        key = (x.shape[0], x.device, x.dtype)
+        graph = self._graph.get(tensors, key, lambda: self._prepare(edge_index, edge_weight, x))
         features = FeatureMatrix.as_stored(x)
         if x.layout == torch.sparse_csr:  # its transpose is worth caching
             features = self._features.get([x], (), lambda: _shared_values(x))
         part = whole_graph(features, graph.support, self.stack.hops)
         weights = self._edge_weights(graph, edge_index.shape[1], e_id)
         noise = SequentialNoise([_default_generator(x.device)]) if self.training else None
-        tokens = self.stack.tokens(
-            self.stack.project(part), part, weights, None if mask is None else mask[None], noise
-        )
+        masks = None if mask is None else mask[None]
+        tokens = self.stack.tokens(self.stack.project(part), part, weights, masks, noise)
         return self.stack.fuse(tokens, self.stack.attention_keep(part.seeds, noise)).squeeze(0)
 
     def _edge_weights(self, graph: _Graph, edges: int, e_id: Tensor | None) -> Tensor:
@@ -138,13 +134,9 @@ class JointEncoder(nn.Module):
     def _prepare(self, edge_index: Tensor, edge_weight: Tensor | None, x: Tensor) -> _Graph:
         _check_edges(edge_index, edge_weight, x.shape[0])
         edge_index = edge_index.to(x.device, torch.int64)
-        support = build_support(
-            edge_index,
-            x.shape[0],
-            edge_weight=edge_weight,
-            undirected=self.undirected,
-            self_loops=self.self_loops,
-        ).to(x.device, x.dtype)
+        options = {"undirected": self.undirected, "self_loops": self.self_loops}
+        support = build_support(edge_index, x.shape[0], edge_weight=edge_weight, **options)
+        support = support.to(x.device, x.dtype)
         source, target = edge_index
         directions = [(source, target), (target, source)] if self.undirected else [(target, source)]
         return _Graph(support, support.normalized(None), _edge_of(support, directions))
@@ -200,15 +192,11 @@ class _Cache(Generic[T]):
         if any(tensor.requires_grad or tensor.is_inference() for tensor in tensors):
             return compute()  # autograd graphs serve once, and inference tensors have no version
         key = (*key, *(tensor._version for tensor in tensors), *(tensor.shape for tensor in tensors))
-        same = len(tensors) == len(self._tensors) and all(
-            kept() is tensor for kept, tensor in zip(self._tensors, tensors, strict=True)
-        )
+        same = [id(kept()) for kept in self._tensors] == [id(tensor) for tensor in tensors]
         if self._value is None or not same or key != self._key:
             with torch.inference_mode(False):  # the value may be used in training later
-                value = compute()
-            self._key, self._value = key, value
+                self._key, self._value = key, compute()
             self._tensors = [weakref.ref(tensor, self._clear) for tensor in tensors]
-            return value
         return self._value
 
     def _clear(self, freed: weakref.ref[Tensor]) -> None:

@@ -11,14 +11,10 @@ from h3gnn.encoder.encode import GraphRows
 from h3gnn.encoder.sparse import Pattern
 from h3gnn.encoder.support import Support, build_support
 
-TOLERANCE = 1e-4
-"""The iteration for the sum over walks ends at this fraction of the initial error."""
-POWERS = 8
-"""Number K of averaged powers of Ã."""
-COLUMNS = 1024
-"""Columns that are smoothed at a time."""
-ROWS = 1 << 16
-"""Rows of a memory-mapped matrix that are read at a time."""
+TOLERANCE = 1e-4  # the iteration for the sum over walks ends at this fraction of the initial error
+POWERS = 8  # number K of averaged powers of Ã
+COLUMNS = 1024  # smoothed at a time
+ROWS = 1 << 16  # of a memory-mapped matrix that are read at a time
 PAIRS, CANDIDATES, QUERIES, NEAREST, MAX_COLUMNS = 5000, 5000, 2000, 5, 8192
 """Sample sizes of `feature_similarity`: edges, nodes, queries, nearest nodes per query, and columns."""
 MIN_SIMILARITY, MAX_SIMILARITY, MAX_SMOOTHING = 0.02, 0.15, 0.6
@@ -28,10 +24,8 @@ MIN_SIMILARITY, MAX_SIMILARITY, MAX_SMOOTHING = 0.02, 0.15, 0.6
 class StepMatrix:
     """The matrix of one step along the undirected edges with self-loops, in memory or memory-mapped.
 
-    Args:
-        support: from `step_support`, or the same rows in files.
-        kind: "walks" divides each row by its sum; "powers" is the symmetric Ã.
-        device: device of the embeddings; None reads rows of the support as needed, on the CPU.
+    The kind "walks" divides each row by its sum; "powers" is the symmetric Ã. Without a device, rows of the
+    support are read as needed, on the CPU.
     """
 
     def __init__(self, support: Support, kind: str, device: torch.device | None = None) -> None:
@@ -110,9 +104,7 @@ class Smoother:
 
     .. math:: Z = (1 - s) H + \frac sK \sum_{k=1}^K \tilde A^k H
 
-    Args:
-        step: matrix of one step; None if the strength is 0.
-        strength: s.
+    With strength 0, `step` may be None.
     """
 
     def __init__(self, step: StepMatrix | None, strength: float) -> None:

@@ -13,10 +13,8 @@ from h3gnn.encoder.triton import kernels_for
 
 DENSE_NODES = {"cpu": 0, "cuda": 256}
 """Graphs with at most this many nodes are multiplied as dense matrices: fewer kernel launches."""
-SUM = 0
-"""The mode "sum" of `torch.embedding_bag`."""
-ENTRY_COST = 16
-"""Cost of a multiplication in a sparse product, relative to one in a dense product."""
+SUM = 0  # a mode of `torch.embedding_bag`
+ENTRY_COST = 16  # of a multiplication in a sparse product, relative to one in a dense product
 
 
 def csr_tensor(crow: Tensor, col: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
@@ -30,9 +28,7 @@ def _suppress_beta_warning() -> None:
     """Trigger torch's warning about CSR tensors, which it gives once, while warnings are off."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.sparse_csr_tensor(
-            torch.tensor([0, 0]), torch.tensor([], dtype=torch.long), torch.tensor([]), (1, 1)
-        )
+        torch.eye(1).to_sparse_csr()
 
 
 def sum_rows(crow: Tensor, cols: Tensor, values: Tensor, dense: Tensor) -> Tensor:
@@ -59,21 +55,16 @@ def to_csr(matrix: Tensor) -> Tensor:
     if matrix.layout == torch.sparse_csr:
         return matrix
     rows, cols = matrix.nonzero(as_tuple=True)
-    return csr_tensor(
-        row_pointers(rows, matrix.shape[0]), cols, matrix[rows, cols], (matrix.shape[0], matrix.shape[1])
-    )
+    nodes, columns = matrix.shape
+    return csr_tensor(row_pointers(rows, nodes), cols, matrix[rows, cols], (nodes, columns))
 
 
 class Pattern:
     """The sparsity pattern of a matrix; in a graph, rows receive and columns send.
 
-    The pattern of the whole graph is square; in a batch, there are fewer receivers than senders.
-
-    Args:
-        crow: start of each row `[targets + 1]`.
-        cols: column of each entry `[entries]`; ascending within a row for reproducible sums.
-        sources: number of columns.
-        weight_of: index of the edge weight of each entry; None if weights are in the order of the entries.
+    The pattern of the whole graph is square; in a batch, there are fewer receivers than senders. Columns
+    ascend within a row for reproducible sums. `weight_of` is the index of the edge weight of each entry; None
+    if weights are in the order of the entries.
     """
 
     def __init__(self, crow: Tensor, cols: Tensor, sources: int, weight_of: Tensor | None = None) -> None:
@@ -249,18 +240,13 @@ class Adjacency:
 
     Small graphs are dense where that is faster (`DENSE_NODES`). The pattern of the whole graph is stacked
     block-diagonally for all models; that of a batch, which is used once, is multiplied model by model.
-
-    Args:
-        pattern: row = receiving node, column = sending node.
-        weights: edge weights `[models, weights]`, indexed by `pattern.weight_of`.
-        gates: factor of each entry `[models, entries]`, or None.
+    Weights are `[models, weights]`, indexed by `pattern.weight_of`, and `gates` a factor of each entry.
     """
 
     def __init__(self, pattern: Pattern, weights: Tensor, gates: Tensor | None = None) -> None:
         self.pattern = pattern
         weights = weights if pattern.weight_of is None else weights.index_select(1, pattern.weight_of)
-        weights = weights if gates is None else weights * gates
-        self.values = weights
+        self.values = weights = weights if gates is None else weights * gates
         self.dense: Tensor | None = None
         if pattern.weight_of is None and pattern.targets <= DENSE_NODES[weights.device.type]:
             empty = weights.new_zeros(weights.shape[0], pattern.targets * pattern.sources)

@@ -100,9 +100,8 @@ class EncoderStack(nn.Module):
         self._options: dict[str, Any] = {**words, **sizes, **flags}
         for name, value in words.items():
             if value not in CHOICES[name]:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(map(repr, CHOICES[name]))}, not {value!r}"
-                )
+                allowed = ", ".join(map(repr, CHOICES[name]))
+                raise ValueError(f"{name} must be one of {allowed}, not {value!r}")
         if fusion != "mlp" and channels % heads:
             raise ValueError(f"channels ({channels}) must be a multiple of heads ({heads})")
         if min_layers > hops:
@@ -168,16 +167,15 @@ class EncoderStack(nn.Module):
 
     def copy_models(self, models: Sequence[int]) -> EncoderStack:
         """Return a stack with copies of some models."""
-        chosen, fusion = list(models), self.fusion
+        chosen = list(models)
+        rates = self.fusion.dropout if isinstance(self.fusion, TokenAttention) else [0.0] * self.models
         smaller = EncoderStack(
             self.input.weight.shape[1],
             self.channels,
             self.edges.logit.shape[1],
             **self._options,
             token_dropout=[self.token_dropout[model] for model in chosen],
-            attention_dropout=(
-                [fusion.dropout[model] for model in chosen] if isinstance(fusion, TokenAttention) else 0.0
-            ),
+            attention_dropout=[rates[model] for model in chosen],
             models=len(chosen),
         ).to(self.device, self.linear_bias.dtype)
         smaller.load_state_dict({name: value[chosen] for name, value in self.state_dict().items()})
@@ -189,10 +187,8 @@ class EncoderStack(nn.Module):
 
     def project(self, part: Part, columns_kept: Tensor | None = None) -> list[Projected | Unprojected]:
         """Multiply the features and the mask token with all first-layer weights."""
-        projected: list[Projected | Unprojected] = self.input(
-            part, columns_kept, bfloat16=self.bfloat16_tokens
-        )
-        return projected
+        made: list[Projected | Unprojected] = self.input(part, columns_kept, bfloat16=self.bfloat16_tokens)
+        return made
 
     def tokens(
         self,
@@ -205,33 +201,28 @@ class EncoderStack(nn.Module):
     ) -> Tensor:
         """Return the seeds' tokens `[models, seeds, 2 + hops, channels]`.
 
-        Args:
-            projected: from `project`, or a moving average of it. The list is emptied, which frees its large
-                tensors as soon as they are used.
-            part: the seeds and their neighbourhoods.
-            edge_weights: `[models, weights]`, indexed by the part's blocks.
-            mask: bool `[models, nodes of the part]`, the nodes whose features are masked.
-            noise: draws keep-masks; None disables dropout.
-            donors: the node whose features each node gets, `[models, nodes of the part]`; None keeps all.
+        `projected`, from `project` or a moving average of it, is emptied, which frees its large tensors as
+        soon as they are used. Edge weights are `[models, weights]`, indexed by the part's blocks; for `mask`
+        and `donors` see `Projected.masked`. Without noise there is no dropout.
         """
         to_linear, to_mlp, *to_others = self.input.widths
         widths = [to_linear, to_mlp]
         if part.whole:  # one product for all hops
             widths += [sum(to_others[: self.hops]), *to_others[self.hops :]]
         linear, hidden, *here = cast(Projected, projected.pop(0)).pieces(widths, mask, donors)
-        rest = [run.masked(mask, donors) if isinstance(run, Projected) else run for run in projected]
-        sent = [*here, *rest]
+        sent = [
+            *here,
+            *(run.masked(mask, donors) if isinstance(run, Projected) else run for run in projected),
+        ]
         projected.clear()
         ends = cast(Tensor, sent.pop()) if self.computes_edges else None
-        blocks = list(part.blocks[:1]) if part.whole else part.blocks
         adjacencies = [
             Adjacency(block, edge_weights, None if ends is None else self.edges.gates(block, ends))
-            for block in blocks
+            for block in (part.blocks[:1] if part.whole else part.blocks)
         ]
         if part.whole:  # one product for the first layers of all hops
-            first_layers = list(
-                torch.split(adjacencies[0] @ cast(Tensor, sent[0]), to_others[: self.hops], dim=-1)
-            )
+            received = adjacencies[0] @ cast(Tensor, sent[0])
+            first_layers = list(torch.split(received, to_others[: self.hops], dim=-1))
             adjacencies = adjacencies * self.hops
         else:
             towards = [adjacencies[reach - 1] for reach in self.input.reaches[1 : 1 + self.hops]]

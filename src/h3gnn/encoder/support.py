@@ -16,8 +16,7 @@ from h3gnn.encoder.sparse import Pattern, row_pointers
 
 START_BOUNDS = (0.01, 0.99)
 """Initial weights are clipped to these bounds, where the sigmoid still has a gradient."""
-ENTRIES_AT_A_TIME = 1 << 22
-"""Entries of memory-mapped arrays that are read at a time."""
+ENTRIES_AT_A_TIME = 1 << 22  # of memory-mapped arrays
 Ends = tuple[Tensor, Tensor]
 """The receiving and the sending node of each entry."""
 
@@ -26,16 +25,9 @@ Ends = tuple[Tensor, Tensor]
 class Support:
     r"""The rows of :math:`\tilde A = \tilde D^{-1/2} (A + I) \tilde D^{-1/2}`, in memory or memory-mapped.
 
-    Initial weights and factors are computed from the degrees on request, so that a memory-mapped support is
-    read only where needed.
-
-    Attributes:
-        pattern: row = receiving node, column = sending node.
-        weight: edge weights of the data `[entries]`; None for ones.
-        in_degree, out_degree: weighted degrees `[nodes]`.
-        start_at: initial value of all edge weights; None for the entries of Ã.
-        normalize: whether each weight is multiplied with its entry of Ã.
-        bounded: whether initial values are clipped to `START_BOUNDS`.
+    Initial weights and factors are computed from the weighted degrees on request, so that a memory-mapped
+    support is read only where needed. `weight` is that of the data, None for ones; all edge weights start at
+    `start_at`, or at the entries of Ã if it is None; for the other fields see `build_support`.
     """
 
     pattern: Pattern
@@ -70,11 +62,7 @@ class Support:
         """Return the fixed factors of some entries, or of all; `ends` saves the search for their nodes."""
         if self.normalize:
             return self.normalized(entries, ends)
-        return torch.ones(
-            self.entries if entries is None else len(entries),
-            dtype=self.in_degree.dtype,
-            device=self.in_degree.device,
-        )
+        return self.in_degree.new_ones(self.entries if entries is None else len(entries))
 
     def starts(self, entries: Tensor | None, ends: Ends | None = None) -> Tensor:
         """Return the initial values of some entries, or of all."""
@@ -198,10 +186,9 @@ def adjacency_entries(
 
 
 def find_entries(known: Pattern, wanted: Pattern, node_of: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the entries of `wanted` in `known`, where node i of `wanted` is `node_of[i]` in `known`, or -1.
+    """Return the position in `known` of each entry of `wanted` (0 if there is none), and whether it exists.
 
-    Returns:
-        The position in `known` of each entry of `wanted` (0 if there is none), and whether it was found.
+    Node i of `wanted` is `node_of[i]` in `known`, or -1.
     """
     rows, cols = node_of[wanted.rows], node_of[wanted.cols]
     keys = known.rows * known.sources + known.cols

@@ -29,12 +29,8 @@ class Part:
     Nodes are ordered by distance: the first `counts[h]` are within h hops of the seeds. A hop-k token needs
     the features of the first `counts[k]` nodes, and its layers shrink towards the seeds.
 
-    Attributes:
-        nodes: node numbers in the whole graph, seeds first.
-        counts: number of nodes within 0, 1, … K hops.
-        blocks: `blocks[h]` carries messages from within h + 1 hops to within h hops.
-        features: of `nodes`.
-        whole: every block is the whole support, so that one product serves all hops.
+    `nodes` are numbers in the whole graph. `blocks[h]` carries messages from within h + 1 hops to within h
+    hops; if `whole`, every block is the whole support, so that one product serves all hops.
     """
 
     nodes: Tensor
@@ -69,11 +65,8 @@ class Projected(NamedTuple):
     def masked(self, mask: Tensor | None, donors: Tensor | None = None) -> Tensor:
         """Return the rows of the nodes, with those of masked nodes replaced by the mask token's.
 
-        Products with 0 and 1 select exactly and, unlike `where`, sum the token's gradient in one product.
-
-        Args:
-            mask: bool `[models, nodes or more]`; None masks nothing.
-            donors: the node whose row each node gets, `[models, nodes or more]`; None keeps all.
+        `mask` is bool `[models, nodes or more]`; `donors` is the node whose row each node gets. Products with
+        0 and 1 select exactly and, unlike `where`, sum the token's gradient in one product.
         """
         nodes = self._swapped(donors)
         if mask is None:
@@ -147,15 +140,9 @@ class InputProjection(nn.Module):
     happen to its rows. Dropped feature columns are dropped rows of W,
     :math:`X\,\mathrm{diag}(m)\,W = X\,(\mathrm{diag}(m)\,W)`.
 
-    Args:
-        models: number of models.
-        in_channels: number of features.
-        widths: of the linear token, the MLP, each hop's first layer, and the scores of computed edges.
-        reaches: hops from the seeds within which features are needed, for the two own tokens together and
-            for each of the others.
-        hops: number of hop tokens.
-        mask_token: initial mask token, `"normal"` or `"zero"`.
-        side_by_side: memory layout of several models' weights, see `features.side_by_side`.
+    `widths` are those of the linear token, the MLP, each hop's first layer, and the scores of computed edges;
+    `reaches` are the hops from the seeds within which features are needed, for the two own tokens together
+    and for each of the others.
     """
 
     def __init__(
@@ -170,8 +157,7 @@ class InputProjection(nn.Module):
         side_by_side: bool,
     ) -> None:
         super().__init__()
-        self.widths, self.reaches, self.hops = list(widths), list(reaches), hops
-        self.mask_start = mask_token
+        self.widths, self.reaches, self.hops, self.mask_start = list(widths), list(reaches), hops, mask_token
         weight = torch.empty(models, in_channels, sum(widths))
         if side_by_side:
             weight = torch.empty(in_channels, models, sum(widths)).transpose(0, 1)
@@ -225,8 +211,7 @@ class EdgeWeights(nn.Module):
 
     .. math:: g_{uv} = \tanh(1 + a^\top x_u + b^\top x_v) \,/ \tanh(1)
 
-    Attributes:
-        logit: the parameters `[models, entries]`: w, or e itself for `"free"`.
+    The parameters `logit`, `[models, entries]`, are w, or e itself for `"free"`.
     """
 
     def __init__(self, models: int, entries: int, kind: str) -> None:
@@ -333,11 +318,8 @@ class WeightedGCN(nn.Module):
     ) -> Tensor:
         """From the first layer `[models, nodes, hidden]` to the token `[models, seeds, channels]`.
 
-        Args:
-            hidden: the first layer of the nodes within `layers - 1` hops.
-            adjacencies: towards the nodes within 0, 1, … hops.
-            rates, noise: of dropout between layers.
-            nodes: node numbers in the whole graph.
+        The first layer is that of the nodes within `layers - 1` hops; `adjacencies` lead to those within 0,
+        1, … hops.
         """
         for layer, linear in enumerate(self.linears):
             if len(self.norms):

@@ -57,9 +57,8 @@ def _sum_rows(  # type: ignore[no-untyped-def]
             sender = at
             if chosen:
                 sender = tl.load(cols + at, mask=there, other=0)
-            row_of = tl.load(dense + sender * row_stride + column, mask=there & real, other=0.0).to(
-                tl.float32
-            )
+            row_of = tl.load(dense + sender * row_stride + column, mask=there & real, other=0.0)
+            row_of = row_of.to(tl.float32)
             if weighted:
                 entry = at
                 if ordered:
@@ -99,15 +98,10 @@ def multiply(
     order: Tensor | None = None,
     add_to: Tensor | None = None,
 ) -> Tensor:
-    """Return `A @ dense` for the sparse A, `[rows, channels]`.
+    """Return `A @ dense` for the sparse A, `[rows, channels]`, or add it to `add_to` in place.
 
-    Args:
-        crow, cols: the sparsity pattern of A.
-        values: its values; None for ones.
-        dense: with contiguous rows.
-        pieces: from `cut_long_rows`.
-        order: index of the value of each entry; None if they are in order.
-        add_to: tensor to add the product to in place.
+    The values of A are ones if None; `order` has the index of the value of each entry. The rows of `dense`
+    are contiguous; `pieces` is from `cut_long_rows`.
     """
     rows, channels = len(crow) - 1, dense.shape[1]
     out = torch.empty(rows, channels, dtype=dense.dtype, device=dense.device) if add_to is None else add_to
