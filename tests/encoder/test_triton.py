@@ -176,7 +176,7 @@ def test_take_rows_and_add_rows() -> None:
     BLOCKS if ON_GPU else [BLOCKS[1], BLOCKS[2], ("pre", HierarchicalAttention, False)],
 )
 def test_fusion_block_and_gradients(norm: str, kind: type[TokenAttention], dropping: bool) -> None:
-    block = kind(2, 16, 4, norm, [0.3, 0.1])
+    block = kind(2, 16, 4, norm, [0.3, 0.1], "gelu")
     block.reset_parameters([torch.Generator().manual_seed(seed) for seed in (0, 1)])
     names, weights = zip(*block.named_parameters(), strict=True)
     kept = torch.rand(2, 3, *block.keep_shape(4)) < 0.8 if dropping else None

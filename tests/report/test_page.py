@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pages import made_up_committee, made_up_findings, made_up_maps, made_up_page
-from h3gnn.report.findings import RAW, TRAINED, Findings, OtherRun
+from h3gnn.report.findings import RAW, TRAINED, Findings, Floats, OtherRun
 from h3gnn.report.page import COARSE, Packer, balance_columns, colour_indices, page_maps, render_page
 
 NASTY = "</script><script>alert(1)</script>"
@@ -147,9 +147,9 @@ def test_features_that_one_column_decides_are_scaled_for_the_map() -> None:
 
 
 def test_another_run_replaces_the_raw_features() -> None:
-    rows = np.random.default_rng(0).random((50, 3))
+    rows: Floats = np.random.default_rng(0).random((50, 3))
     other = OtherRun("other run: b", {"epochs": (50, 20), "objective": (["teacher", "edges"], "edges")})
-    embeddings = {RAW: rows, TRAINED: rows, other.name: rows}
+    embeddings = dict.fromkeys((RAW, TRAINED, other.name), rows)
     findings = replace(made_up_findings(50), embeddings=embeddings, other=other)
     maps = page_maps(findings, method="pca")
     assert list(maps) == ["this run, PCA", "other run: b, PCA"]

@@ -88,10 +88,9 @@ class RidgeValidation:
         """Return the accuracy of an embedding `[nodes, D]` per split; 0 if it is not finite."""
         scaled = standardise(rows.nan_to_num(0.0, 0.0, 0.0))[self.used] * rows.shape[1] ** -0.5
         width, many = rows.shape[1] + 1, self.training.shape[1]
-        if width < many:
-            form, known = self._primal, torch.nn.functional.pad(scaled, (0, 1), value=1.0)
-        else:
-            form, known = self._dual, scaled @ scaled.mT + 1
+        primal = width < many
+        form = self._primal if primal else self._dual
+        known = torch.nn.functional.pad(scaled, (0, 1), value=1.0) if primal else scaled @ scaled.mT + 1
         size = 4 * min(width, many) * (many + self.validation.shape[1])
         every = torch.arange(len(self.splits), device=self.device)
         pieces = torch.split(every, max(1, CHUNK_BYTES // max(1, size)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
 from itertools import pairwise, product
 from typing import Any
 
@@ -210,14 +211,12 @@ def probe_candidates(
 
 
 def scaled_candidates(
-    embedding: npt.ArrayLike | Tensor | SharedEmbedding, *given: Tensor, **options: Any
+    embedding: npt.ArrayLike | Tensor | SharedEmbedding, *given: Any, **options: Any
 ) -> Candidates:
     """Return `probe_candidates` of both scalings: each column separately, and all by one number."""
     shared = SharedEmbedding.of(embedding)
-    found = {
-        scale: probe_candidates(shared, *given, by_column=scale == "columns", **options)
-        for scale in ("columns", "common")
-    }
+    by_scale = {"columns": {**options, "by_column": True}, "common": {**options, "by_column": False}}
+    found = {scale: probe_candidates(shared, *given, **how) for scale, how in by_scale.items()}
     return concat_candidates(found, "scale")
 
 
