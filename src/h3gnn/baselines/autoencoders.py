@@ -267,15 +267,11 @@ class NWRGAE(Embedder):
             return loss
         for lower, upper, decoder in zip(layers, layers[1:], self.points, strict=False):
             near = self.neighbours.draw(settings.samples)[self.linked]
-            points = self.sample_points(upper[self.linked], decoder)
+            rows, shape = upper[self.linked], (len(self.linked), settings.samples, upper.shape[1])
+            mean, spread = self.mean(rows)[:, None], self.spread(rows).clamp(-5, 2).exp()[:, None]
+            points = decoder(mean + spread * torch.randn(shape, device=rows.device))
             loss = loss + settings.neighbour_weight * wasserstein(points, lower.detach()[near])
         return loss
-
-    def sample_points(self, rows: Tensor, decoder: nn.Module) -> Tensor:
-        """Sample predicted neighbours, `[nodes, samples, width]`."""
-        mean, spread = self.mean(rows)[:, None], self.spread(rows).clamp(-5, 2).exp()[:, None]
-        noise = torch.randn(len(rows), self.settings.samples, rows.shape[1], device=rows.device)
-        return decoder(mean + spread * noise)
 
     def embedding(self) -> Tensor:
         return self.encode()[-1]

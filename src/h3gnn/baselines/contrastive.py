@@ -259,8 +259,8 @@ class MVGRL(Embedder):
             edges = int((self.matrix.rows != self.matrix.cols).sum())
             self.diffusion = thinned(self.diffusion, edges / max(1, graph.num_nodes))
         self.near, self.far = (GraphEncoder(self.features, [width], [nn.PReLU()]) for _ in range(2))
-        self.bilinear, self.bias = nn.Parameter(torch.empty(width, width)), nn.Parameter(torch.zeros(()))
-        nn.init.xavier_uniform_(self.bilinear)
+        self.bilinear = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
+        self.bias = nn.Parameter(torch.zeros(()))
 
     def loss(self, epoch: int) -> Tensor:
         nodes = self.matrix.shape[0]

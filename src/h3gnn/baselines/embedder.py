@@ -292,10 +292,6 @@ class SystemEmbedder(TransformerMixin, _System):  # type: ignore[misc]
         self.n_features_in_ = graph.num_features
         return self
 
-    def fit_transform(self, X: Any, y: Any = None, **how: Any) -> npt.NDArray[np.float32]:  # noqa: N803
-        """Fit, and return the embedding of the graph."""
-        return self.fit(X, y, **how).embedding_
-
     def transform(self, X: Any) -> npt.NDArray[np.float32]:  # noqa: N803
         """Return the embedding of the fitted graph."""
         self._check_fitted_graph(X)

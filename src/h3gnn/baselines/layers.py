@@ -248,20 +248,17 @@ def standard_columns(rows: Tensor) -> Tensor:
 
 
 def scaled_features(graph: Graph, device: torch.device, how: str = "auto") -> Features:
-    """Return the scaled features of a graph; "sums" divides each row by its sum."""
-    if how == "sums":
-        return Features(_shares(graph.features), device)
-    return Features(graph.fit_scaler(how)(graph.features), device)
-
-
-def _shares(features: Tensor) -> Tensor:
-    """Return dense or CSR features divided by their row sums; an empty row is unchanged."""
+    """Return the scaled features of a graph; "sums" divides each row by its sum unless that is 0."""
+    features = graph.features
+    if how != "sums":
+        return Features(graph.fit_scaler(how)(features), device)
     if features.layout != torch.sparse_csr:
         total = features.sum(dim=1, keepdim=True)
-        return torch.where(total != 0, features / total, features)
+        return Features(torch.where(total != 0, features / total, features), device)
     matrix = sparse_matrix(features)
     total = row_sums(matrix)[matrix.rows]
-    return matrix.with_values(torch.where(total != 0, matrix.values / total, matrix.values)).csr()
+    values = torch.where(total != 0, matrix.values / total, matrix.values)
+    return Features(matrix.with_values(values).csr(), device)
 
 
 class Attention(nn.Module):

@@ -128,7 +128,8 @@ class System(
             return
         smaller = range(sizes.nodes)
         fit = bisect_right(smaller, free, key=lambda n: self.kind.bytes_for(sizes.shrunk(n), settings))
-        fitting = _rounded(max(0, fit - 1))
+        scale = 10 ** max(0, len(str(fit - 1)) - 2)
+        fitting = max(0, fit - 1) // scale * scale  # rounded down to two digits
         raise TooLargeError(
             f"{self.title} needs {format_bytes(needed)} on {sizes.nodes:,} nodes ({self.cost}), but only "
             f"{format_bytes(free)} are available; about {fitting:,} nodes of the same degree would fit",
@@ -192,9 +193,3 @@ def _tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _tuples(item) for name, item in value.items()}
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
-
-
-def _rounded(nodes: int) -> int:
-    """Round down to two significant digits."""
-    scale = int(10 ** max(0, len(str(nodes)) - 2))
-    return nodes // scale * scale

@@ -213,7 +213,7 @@ class Struc2Vec(WalkEmbedder):
         layers: int = settings.layers
         return super().bytes_for(sizes, settings) + (200 * pairs + 16 * sizes.nodes * layers) * layers
 
-    def prepare(self, graph: Graph) -> None:
+    def build(self, graph: Graph) -> None:
         found = structural_distances(graph, self.settings.layers, self.device)
         parts = [found.layer(index) for index in range(self.settings.layers)]
         nodes, states = graph.num_nodes, graph.num_nodes * len(parts)
@@ -222,6 +222,7 @@ class Struc2Vec(WalkEmbedder):
         values = torch.cat([part.values for part in parts])
         self.walker = Walker(SparseMatrix(rows, cols, values, (states, states)))
         self.changes = layer_changes(found, self.settings.stay).cumsum(dim=2)
+        super().build(graph)
 
     def walks(self, starts: Tensor) -> Tensor:
         nodes, path = self.changes.shape[0], [starts]

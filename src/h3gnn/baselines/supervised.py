@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import product
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -175,25 +175,20 @@ def part_of(watch: Progress, before: int, size: int, total: int) -> Progress:
     return lambda share: watch((before + share * size) / total)
 
 
-class JointProgress:
-    """Joint progress of pieces of work with these sizes, reported by several threads."""
+def joint_progress(watch: Progress, sizes: Sequence[int]) -> list[Progress]:
+    """Return the progress of each of several pieces of work, which threads may report."""
+    shares, lock = [0.0] * len(sizes), Lock()
 
-    def __init__(self, watch: Progress, sizes: Sequence[int]) -> None:
-        self.watch, self.sizes, self.shares = watch, sizes, [0.0] * len(sizes)
-        self.lock = Lock()
-        self.parts: list[Progress] = [partial(self._report, which) for which in range(len(sizes))]
+    def report(which: int, share: float) -> None:
+        with lock:
+            if share != shares[which]:
+                shares[which] = share
+                watch(sum(one * size for one, size in zip(shares, sizes, strict=True)) / sum(sizes))
 
-    def _report(self, which: int, share: float) -> None:
-        with self.lock:
-            if share == self.shares[which]:
-                return
-            self.shares[which] = share
-            done = sum(one * size for one, size in zip(self.shares, self.sizes, strict=True))
-            self.watch(done / sum(self.sizes))
+    return [partial(report, which) for which in range(len(sizes))]
 
 
-@dataclass(frozen=True, eq=False)
-class _Model:
+class _Model(NamedTuple):
     """One trained model: its scores `[nodes, classes]` and validation results."""
 
     scores: Tensor
@@ -223,8 +218,8 @@ class _Trainer:
     def train(self, members: Sequence[Member], watch: Progress) -> list[_Model]:
         """Train all models, in stacks of one width; on a CPU, stacks of a small graph in parallel threads."""
         stacks = self._groups(members)
-        progress = JointProgress(watch, [len(stack) for stack in stacks])
-        work = list(zip(stacks, progress.parts, strict=True))
+        parts = joint_progress(watch, [len(stack) for stack in stacks])
+        work = list(zip(stacks, parts, strict=True))
         found = map_in_threads(lambda one: self._train_stack(*one), work, len(self.labels), self.device.type)
         return [model for models in found for model in models]
 

@@ -117,19 +117,15 @@ class SkipGram(nn.Module):
         """Return the loss of walks `[batch, length]`, padded with `ENDED`."""
         if negative_nodes is None:
             negative_nodes = torch.multinomial(self.frequency**0.75, SHARED, replacement=True)
-        weight = self.pair_weights(walks)
-        centres = functional.embedding(walks.clamp_min(0), self.centres)
-        company = functional.embedding(walks.clamp_min(0), self.company)
-        others = functional.embedding(negative_nodes, self.company)
-        return skipgram_loss(centres, company, others, weight, self.negatives)
-
-    def pair_weights(self, walks: Tensor) -> Tensor:
-        """Return the weight of each pair of positions, `[batch, length, length]`."""
         position = torch.arange(walks.shape[1], device=walks.device)
         apart = (position[:, None] - position[None]).abs()
         band = (1 - (apart - 1) / self.window).clamp_min(0) * (apart > 0)
         there = (walks != ENDED).float()
-        return band * there[:, :, None] * there[:, None]
+        weight = band * there[:, :, None] * there[:, None]  # [batch, length, length]
+        centres = functional.embedding(walks.clamp_min(0), self.centres)
+        company = functional.embedding(walks.clamp_min(0), self.company)
+        others = functional.embedding(negative_nodes, self.company)
+        return skipgram_loss(centres, company, others, weight, self.negatives)
 
 
 def skipgram_loss(
@@ -167,7 +163,7 @@ class WalkSettings(EmbedderSettings):
 
 
 class WalkEmbedder(BatchEmbedder):
-    """A system that learns vectors from walks; a subclass defines `prepare` and `walks`."""
+    """A system that learns vectors from walks; a subclass defines `walks`."""
 
     uses_features = False
     falling = True
@@ -180,15 +176,10 @@ class WalkEmbedder(BatchEmbedder):
         return 4 * int(sizes.nodes * settings.width * 8 + batch + 4 * steps + 16 * sizes.edges)
 
     def build(self, graph: Graph) -> None:
-        self.prepare(graph)
         self.nodes = graph.num_nodes
         self.skipgram = SkipGram(
             graph.num_nodes, self.settings.width, self.settings.window, self.settings.negatives
         )
-
-    def prepare(self, graph: Graph) -> None:
-        """Create the walker on `self.device`."""
-        raise NotImplementedError
 
     def walks(self, starts: Tensor) -> Tensor:
         """Return a walk from each of these nodes, `[starts, walk_length]`."""
@@ -298,9 +289,10 @@ class Node2Vec(WalkEmbedder):
 
     settings_class = Node2VecSettings
 
-    def prepare(self, graph: Graph) -> None:
+    def build(self, graph: Graph) -> None:
         matrix = edges_to_walk(graph, self.device, "node2vec")
         self.walker = Walker(matrix, self.settings.back, self.settings.away)
+        super().build(graph)
 
     def walks(self, starts: Tensor) -> Tensor:
         return self.walker.walks(starts, self.settings.walk_length)
