@@ -19,7 +19,7 @@ from h3gnn.errors import CheckpointError
 from h3gnn.experiments.compare import compare, read_kept, stored_result
 from h3gnn.experiments.methods import find_methods
 from h3gnn.graphs.synthetic import mixed_graph
-from h3gnn.ondisk.mapped import open_mapped, support_rows
+from h3gnn.ondisk.mapped import open_mapped
 from h3gnn.ondisk.prepare import prepare_graph
 from h3gnn.storage.checkpoint_file import CheckpointFolder
 from h3gnn.storage.runs import Run, begin_run, read_run
@@ -154,7 +154,7 @@ def prepared(folder: Path) -> Path:
 def read_prepared(folder: Path) -> object:
     graph = open_mapped(folder)
     list(graph.id_blocks())
-    return support_rows(graph, undirected=True, self_loops=True)
+    return graph.adjacency(undirected=True, self_loops=True)
 
 
 def load_and_encode(folder: Path) -> object:

@@ -21,7 +21,7 @@ from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.scaling import MomentSums, fit_scaler
 from h3gnn.ondisk import engine, prepare
 from h3gnn.ondisk import mapped as mapped_module
-from h3gnn.ondisk.mapped import MappedGraph, labelled_nodes, open_mapped, support_rows
+from h3gnn.ondisk.mapped import MappedGraph, labelled_nodes, open_mapped
 from h3gnn.ondisk.prepare import prepare_graph
 from h3gnn.tables import files
 from h3gnn.tables.read import read_graph
@@ -163,12 +163,12 @@ def test_the_support_in_files_is_the_support_in_memory(
     mapped = prepare_graph(folder / "e.csv", folder / "f.csv", folder / "out", header=True)
     for undirected in (False, True):
         for self_loops in (False, True):
-            ours = support_rows(mapped, undirected=undirected, self_loops=self_loops)
+            ours = mapped.adjacency(undirected=undirected, self_loops=self_loops)
             kind = {"undirected": undirected, "self_loops": self_loops}
             wanted = build_support(graph.edge_index, nodes, edge_weight=graph.edge_weight, **kind)
             np.testing.assert_array_equal(ours.crow, wanted.pattern.crow)
             np.testing.assert_array_equal(ours.cols, wanted.pattern.cols)
-            again = support_rows(mapped, undirected=undirected, self_loops=self_loops)
+            again = mapped.adjacency(undirected=undirected, self_loops=self_loops)
             np.testing.assert_array_equal(again.cols, ours.cols)
 
 
@@ -187,7 +187,7 @@ def test_one_process_builds_the_support_while_others_wait(
 
     monkeypatch.setattr(mapped_module, "_build_support", slow)
     with ThreadPoolExecutor(4) as ranks:
-        found = list(ranks.map(lambda _: support_rows(graph, undirected=True, self_loops=True), range(4)))
+        found = list(ranks.map(lambda _: graph.adjacency(undirected=True, self_loops=True), range(4)))
     assert len(builds) == 1
     assert [rows.cols.tolist() for rows in found] == [found[0].cols.tolist()] * 4
     assert not list((tmp_path / "out").glob(".support*"))
@@ -344,7 +344,7 @@ def test_invalid_row_pointers_are_rejected(tmp_path: Path, begins: list[int]) ->
     folder = corrupted(tmp_path)
     np.array(begins, dtype=np.int64).tofile(folder / "crow.bin")
     with rejects("prepared-folder-damaged"):
-        support_rows(open_mapped(folder), undirected=True, self_loops=True)
+        open_mapped(folder).adjacency(undirected=True, self_loops=True)
 
 
 def test_ids_with_an_invalid_column_name_are_rejected(tmp_path: Path) -> None:

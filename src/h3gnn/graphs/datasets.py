@@ -97,9 +97,6 @@ def load(name: str, data_dir: str | Path | None = None) -> Graph:
             hold a single graph (`pyg:WikiCS`).
         data_dir: folder to read from and to download into. By default `H3GNN_DATA`, which is never written,
             and then the cache folder of the platform.
-
-    Raises:
-        InputError: if the name is unknown, or the files are neither cached nor can be downloaded.
     """
     if name.startswith("pyg:"):
         return with_splits(load_pyg(name, data_folders(data_dir)))
@@ -167,11 +164,9 @@ def find_files(
     paths = [path for path in found.values() if path is not None]
     for file, path in zip(files, paths, strict=True):
         if sha256_of(path) != file.sha256:
-            raise InputError(
-                f"{path} is not the expected file of {name} (its SHA-256 is not {file.sha256[:12]}…); "
-                "remove it to download it again",
-                code="checksum-mismatch",
-            )
+            expected = f"not the expected file of {name} (its SHA-256 is not {file.sha256[:12]}…)"
+            message = f"{path} is {expected}; remove it to download it again"
+            raise InputError(message, code="checksum-mismatch")
     return paths
 
 

@@ -75,13 +75,7 @@ def structural_features(edge_index: Tensor, nodes: int) -> Tensor:
 
     Self-loops are ignored. Columns 0 to 7 are divided by their largest value; eigenvectors have mean square
     1 over their component, a fixed sign, and are clipped at ±3 so that localised ones do not dominate.
-
-    Args:
-        edge_index: int64 `[2, edges]`.
-        nodes: number of nodes, at least 1.
-
-    Returns:
-        float32 `[nodes, 8 + spectral]`.
+    The result is float32 `[nodes, 8 + spectral]`.
     """
     directed, adjacency = simple_adjacency(edge_index, nodes)
     profile = degree_profile(directed, adjacency)

@@ -180,8 +180,24 @@ class MappedGraph(GraphLike):
         return self.feature_reader(FeatureScaler("none"))(torch.arange(start, stop)).to_dense()
 
     def adjacency(self, *, undirected: bool, self_loops: bool) -> AdjacencyRows:
-        """Return A or A + I as compressed sparse rows, from a folder that is built on first use."""
-        return support_rows(self, undirected=undirected, self_loops=self_loops)
+        """Return A or A + I as compressed sparse rows, from a folder that is built on first use.
+
+        One process builds it while others, such as the ranks of a job, wait.
+        """
+        folder = self.folder / f"support{'-undirected' * undirected}{'-loops' * self_loops}"
+        with _locked(self.folder):
+            if not (folder / "done").is_file():
+                try:
+                    with atomic_folder(folder) as part:
+                        _build_support(self, part, undirected=undirected, self_loops=self_loops)
+                except OSError:
+                    if not (folder / "done").is_file():  # without locks another process may be faster
+                        raise
+        written = (folder / "done").read_bytes()[:20]
+        if not written.isdigit():
+            message = f"{folder / 'done'} is damaged; remove {folder}, and it is built again"
+            raise GraphError(message, code="prepared-folder-damaged")
+        return _open_rows(folder, self.num_nodes, int(written), weighted=self.rows.weight is not None)
 
     def feature_reader(
         self, scaler: FeatureScaler, order: list[int] | None = None, gather: Gather = select_rows
@@ -329,27 +345,6 @@ def _map(path: Path, kind: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray
     if wanted == 0:
         return np.empty(shape, dtype=kind)
     return np.memmap(path, dtype=kind, mode="r", shape=shape)
-
-
-def support_rows(graph: MappedGraph, *, undirected: bool, self_loops: bool) -> AdjacencyRows:
-    """Return the rows of the support, from a folder beside the edges that is written once.
-
-    One process writes it while the others, such as the ranks of a job, wait for it.
-    """
-    folder = graph.folder / f"support{'-undirected' * undirected}{'-loops' * self_loops}"
-    with _locked(graph.folder):
-        if not (folder / "done").is_file():
-            try:
-                with atomic_folder(folder) as part:
-                    _build_support(graph, part, undirected=undirected, self_loops=self_loops)
-            except OSError:
-                if not (folder / "done").is_file():  # without locks another process may be faster
-                    raise
-    written = (folder / "done").read_bytes()[:20]
-    if not written.isdigit():
-        message = f"{folder / 'done'} is damaged; remove {folder}, and it is built again"
-        raise GraphError(message, code="prepared-folder-damaged")
-    return _open_rows(folder, graph.num_nodes, int(written), weighted=graph.rows.weight is not None)
 
 
 @contextmanager

@@ -312,13 +312,17 @@ def _ids(block: LoadedTable, at: int) -> Any:
     return arrow_ids(block.columns[at].chunk(0), f"{block.table.path}{block.table.title(at)}")
 
 
+def _numbers(block: LoadedTable, at: int, remedy: str) -> npt.NDArray[np.float64]:
+    values, unreadable = block.column_numbers(at)
+    block.add_unreadable(at, unreadable, remedy)
+    block.problems.check()
+    return values
+
+
 def _features(block: LoadedTable, at: int, width: int | None) -> npt.NDArray[np.float64]:
     """Return a column of numbers or of lists of this width as `[rows, values]`."""
     if block.table.delimiter is not None:
-        values, unreadable = block.column_numbers(at)
-        block.add_unreadable(at, unreadable, FIX_NUMBER)
-        block.problems.check()
-        return values[:, None]
+        return _numbers(block, at, FIX_NUMBER)[:, None]
     cells = block.columns[at].chunk(0)
     if (odd := odd_list(cells, width)) is not None:
         message = f"{block.place(odd, at)}: the list has another length than the first"
@@ -407,10 +411,7 @@ class _EdgeReader:
             source, target = (_ids(block, at) for at in edges.ends)
             weight = pa.nulls(len(source), pa.float64())
             for at in edges.weight:
-                values, unreadable = block.column_numbers(at)
-                block.add_unreadable(at, unreadable, FIX_COLUMN)
-                block.problems.check()
-                weight = pa.array(values)
+                weight = pa.array(_numbers(block, at, FIX_COLUMN))
             rows = np.arange(block.first, block.first + len(source))
             yield pa.record_batch({"s": source, "t": target, "weight": weight, "row": rows})
 
