@@ -152,7 +152,11 @@ def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) 
         return _open_folder(tensors, provenance)
     features = _features(tensors)
     names, nodes = tuple(description["class_names"]), features.shape[0]
-    plan = _plan(tensors, description.get("plan"), features.shape[1])
+    stored, plan = description.get("plan"), None
+    arrays = {name: one for name, one in tensors.items() if name.startswith(TENSOR_PREFIX)}
+    check_plan(stored or {"columns": []}, arrays, features.shape[1] if stored else 0)
+    if stored:
+        plan = TablePlan.from_dict(stored, arrays)
     columns = tuple(description.get("feature_names", ()))  # missing in old models
     if columns and len(columns) != features.shape[1]:
         raise FieldError("feature_names", f"has {len(columns)} names for {features.shape[1]} features")
@@ -186,16 +190,6 @@ def _open_folder(tensors: dict[str, Tensor], provenance: Provenance) -> MappedGr
             code="other-graph",
         )
     return mapped
-
-
-def _plan(tensors: dict[str, Tensor], stored: dict[str, Any] | None, features: int) -> TablePlan | None:
-    """Return the plan of the table that the features were made of, if there was one."""
-    own = {name: one for name, one in tensors.items() if name.startswith(TENSOR_PREFIX)}
-    if stored is None:
-        check_tensors({}, own)
-        return None
-    check_plan(stored, own, features)
-    return TablePlan.from_dict(stored, own)
 
 
 def _features(tensors: dict[str, Tensor]) -> Tensor:

@@ -287,6 +287,10 @@ def stack_step(
         ParameterStack([student.edges.logit], range(models), training.edge_rate),
     ]
     stacks += [ParameterStack(list(member.parameters()), own) for member, own in objectives]
+    if source.whole:  # one sample for every stack, so that a model's result does not depend on the others
+        order = torch.Generator(device).manual_seed(ORDER_SALT)
+    else:
+        order = torch.Generator().manual_seed(seeds[0] ^ ORDER_SALT)
     return Step(
         student,
         teacher,
@@ -297,18 +301,11 @@ def stack_step(
         per_model(training.edge_drop, models),
         per_model(training.replace_rate, models),
         [torch.Generator(device).manual_seed(seed) for seed in seeds],
-        _order(source, seeds),
+        order,
         chunk or default_chunk(device, models),
         ranks or Ranks(),
         keep=chunk is None and _may_keep(student, source),
     )
-
-
-def _order(source: Source, seeds: Sequence[int]) -> torch.Generator:
-    """Return the generator of the order of nodes; of the whole graph it is the same for every stack."""
-    if source.whole:
-        return torch.Generator(source.device).manual_seed(ORDER_SALT)
-    return torch.Generator().manual_seed(seeds[0] ^ ORDER_SALT)
 
 
 def _join(build: Callable[[int], EncoderStack], students: list[EncoderStack]) -> EncoderStack:

@@ -68,9 +68,12 @@ class StackedAdam:
         for rate in dict.fromkeys(part.rate for part in stacks):
             parts = [part for part in stacks if part.rate == rate]
             for model in range(1 if self.shared else len(learning_rates)):
-                slices = [] if self.shared else _slices_of(model, parts)
-                whole: list[Tensor] = [p for part in parts for p in part.parameters]
-                parameters = whole if self.shared else [p.detach()[place] for p, place in slices]
+                slices: list[tuple[nn.Parameter, int]] = []
+                parameters: list[Tensor] = [p for part in parts for p in part.parameters]
+                if not self.shared:
+                    own = [part for part in parts if model in part.models]
+                    slices = [(p, model - part.models.start) for part in own for p in part.parameters]
+                    parameters = [p.detach()[place] for p, place in slices]
                 base = rate * learning_rates[model]
                 current = torch.tensor(base).cuda() if self.parameters[0].is_cuda else base
                 self.groups.append(Group(parameters, slices, base, current, weight_decays[model]))
@@ -198,11 +201,6 @@ def _update_broadcast(
     divisor.div_(math.sqrt(1 - SECOND_DECAY**steps)).add_(EPSILON)
     step = torch.div(average, divisor, out=divisor)
     parameter.addcmul_(step, torch.as_tensor(rate), value=-1 / (1 - FIRST_DECAY**steps))
-
-
-def _slices_of(model: int, parts: Sequence[ParameterStack]) -> list[tuple[nn.Parameter, int]]:
-    """Return each stack that contains a model, with the model's position there."""
-    return [(p, model - part.models.start) for part in parts if model in part.models for p in part.parameters]
 
 
 def warmup_cosine(step: int, steps: int, warmup: int) -> float:

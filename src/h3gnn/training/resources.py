@@ -152,23 +152,16 @@ class MemoryEstimate:
     models: int
     fused_tokens: int
 
-    def per_node(self) -> int:
-        """Bytes per node, whatever the chunk."""
-        hidden = 3 * self.hops * (self.hops + 1) // 2 * self.channels
-        kept = 6 * self.first_width + 5 * (2 + self.hops) * self.channels + 2 * self.mlp_width + hidden
-        return 4 * self.models * kept + 4 * self.features
-
-    def per_entry(self) -> int:
-        """Bytes per entry of the support."""
-        return 60 + 40 * self.models
-
     def per_chunk_node(self) -> int:
         """Bytes per node of a chunk."""
         return fusion_bytes(self.models, self.fused_tokens, self.channels, self.heads)
 
     def outside_chunk(self) -> int:
-        """Bytes of a full-graph training before the first chunk."""
-        return self.nodes * self.per_node() + self.entries * self.per_entry()
+        """Bytes of full-graph training besides the chunk: per node, and per entry of the support."""
+        hidden = 3 * self.hops * (self.hops + 1) // 2 * self.channels
+        stored = 6 * self.first_width + 5 * (2 + self.hops) * self.channels + 2 * self.mlp_width + hidden
+        per_node = 4 * self.models * stored + 4 * self.features
+        return self.nodes * per_node + self.entries * (60 + 40 * self.models)
 
 
 def check_fits(size: MemoryEstimate, device: torch.device) -> None:

@@ -97,7 +97,10 @@ class Step:
         student, part = self.student, batch.part
         noise, drawers = self.source.noise(self.generators, self.order, self.ranks)
         hidden = part.rows_of(mask)
-        weights, pairs_kept = self._seen_edges(batch, noise)
+        weights, pairs_kept = student.edges(batch.factor, batch.start), None
+        kept_edges = batch.pairs_kept(self.edge_drop, noise)
+        if kept_edges is not None:
+            weights, pairs_kept = weights * kept_edges[0], kept_edges[1]
         follows = part.whole and self._follows_products(part.features)
         # the teacher first, while memory is free, unless it needs the student's products or draws after it
         last = follows or (self.teacher is not None and self.teacher.live)
@@ -161,12 +164,6 @@ class Step:
         own, seeds = torch.arange(hidden.shape[1], device=hidden.device), part.counts[0]
         ahead = (draw(drawers, len(own), hidden.device) * (seeds - 1)).long().clamp_max_(max(0, seeds - 2))
         return hidden & kept, torch.where(hidden & ~kept, (own + 1 + ahead) % seeds, own)
-
-    def _seen_edges(self, batch: Batch, noise: Noise) -> tuple[Tensor, Tensor | None]:
-        """Return the students' edge weights after dropping edges, and which pairs are kept."""
-        weights: Tensor = self.student.edges(batch.factor, batch.start)
-        kept = batch.pairs_kept(self.edge_drop, noise)
-        return (weights, None) if kept is None else (weights * kept[0], kept[1])
 
     def _share_gradients(self, batch: Batch) -> None:
         """Add the gradients of all processes; a process without seeds adds zeros."""

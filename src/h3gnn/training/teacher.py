@@ -102,16 +102,11 @@ class Teacher(nn.Module):
         if len(set(self.momentum)) == 1:
             move_towards(mine, theirs, 1 - self.momentum[0])
             return
-        weight = self._step_sizes(mine[0].device)
-        for average, new in zip(mine, theirs, strict=True):
-            average.lerp_(new, weight.view(-1, *[1] * (new.dim() - 1)).to(new.dtype))
-
-    def _step_sizes(self, device: torch.device) -> Tensor:
-        """Return 1 − α of each model `[models]`; cached, since a copy to a GPU is a sync."""
-        if self._sizes is None:
+        if self._sizes is None:  # cached, since a copy to a GPU is a sync
             sizes = [1 - momentum for momentum in self.momentum]
-            self._sizes = torch.tensor(sizes, dtype=torch.float64, device=device)
-        return self._sizes
+            self._sizes = torch.tensor(sizes, dtype=torch.float64, device=mine[0].device)
+        for average, new in zip(mine, theirs, strict=True):
+            average.lerp_(new, self._sizes.view(-1, *[1] * (new.dim() - 1)).to(new.dtype))
 
 
 def move_towards(averages: Sequence[Tensor], values: Sequence[Tensor], share: float) -> None:
