@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from h3gnn import H3GNN, Graph
+from h3gnn.answers.similarity import nearest_to_all
 from h3gnn.experiments.report_data import (
     collect_findings,
     edge_changes,
-    nearest_nodes,
     neighbor_weights,
     run_log,
 )
@@ -122,7 +122,7 @@ WEIGHT = np.array([0.6, 0.4, 0.5, 0.55, 0.3, 0.5])
 
 def test_nearest_nodes_agree_with_the_plain_formula() -> None:
     rows = np.random.default_rng(0).normal(size=(50, 6))
-    found, similarity = nearest_nodes(rows, 4)
+    found, similarity = nearest_to_all(rows, 4)
     centred = rows - rows.mean(axis=0)
     for node in range(50):
         cosine = centred @ centred[node] / np.linalg.norm(centred, axis=1) / np.linalg.norm(centred[node])
@@ -133,7 +133,7 @@ def test_nearest_nodes_agree_with_the_plain_formula() -> None:
 
 
 def test_a_node_alone_has_no_nearest() -> None:
-    found, similarity = nearest_nodes(np.ones((1, 3)))
+    found, similarity = nearest_to_all(np.ones((1, 3)), 4)
     assert found.shape == similarity.shape == (1, 0)
 
 

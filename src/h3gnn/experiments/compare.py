@@ -214,9 +214,7 @@ def compare(
     """Run methods on a graph and compare them; a method that cannot run on the graph is left out.
 
     Args:
-        methods: of `METHODS`.
-        graph: with labels and splits.
-        seeds: of the trainings.
+        methods, graph, seeds: methods of `METHODS`, and a graph with labels and splits.
         model: the settings of H3GNN and its device.
         out: a file that stores each result as soon as it is there; stored results of the same graph, seeds
             and settings are not computed again.

@@ -64,8 +64,7 @@ class Method:
     """One way to classify nodes.
 
     Attributes:
-        name: on the command line.
-        title: in tables.
+        name, title: on the command line, and in tables.
         sees: the subset of "features", "edges" and "labels" that it learns from.
         embed: trains with the first seed of a task and reports embeddings; None for a classifier.
         predict: trains a classifier with every seed of a task; None for a method that embeds.

@@ -108,7 +108,8 @@ def collect_findings(
     categories = (*categories, *own.categories)
     measures = (*measures, *own.measures, *_features(model, graph))
     told("neighbours", 1.0)
-    nearest, similarity = nearest_nodes(reduced[TRAINED][kept])
+    count = NEAREST if len(kept) <= MANY_NODES else FEWER_NEAREST
+    nearest, similarity = nearest_to_all(reduced[TRAINED][kept], count)
     weights, changes = model_edges(model, graph, kept)
     figures = {"nodes": graph.num_nodes, "edges": graph.num_edges, "features": graph.num_features}
     figures |= {"classes": graph.num_classes} if graph.num_classes else {}
@@ -171,11 +172,6 @@ def compare_run(model: H3GNN, graph: Graph, other: H3GNN, name: str) -> tuple[Ot
     if there.provenance.sha256 != model.graph_.provenance.sha256:
         notes = (f"the graph: {there.num_nodes:,} nodes, {there.num_edges:,} edges there",)
     return OtherRun(f"other run: {name}", different, notes), other.embedding_[position]
-
-
-def nearest_nodes(embedding: Floats, count: int | None = None) -> tuple[Whole, Floats]:
-    """Return each node's nearest other nodes and their cosine similarity, as `nearest_to_all` does."""
-    return nearest_to_all(embedding, count or (NEAREST if len(embedding) <= MANY_NODES else FEWER_NEAREST))
 
 
 def model_edges(

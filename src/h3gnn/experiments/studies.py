@@ -33,11 +33,9 @@ def open_study(graph: Graph, name: str, storage: str | None, objective: str) -> 
     """Create a study, or continue the one of that name; two processes may create one file at once.
 
     Args:
-        graph: of the study; a study of another graph is rejected.
-        name: of the study.
+        graph, name, objective: a study of another graph or objective is rejected.
         storage: an Optuna address such as `sqlite:///studies.db`, a file ending in `.log` for Optuna's
             journal, or None to keep the study in memory.
-        objective: the score of its trials.
     """
     try:
         import optuna
