@@ -57,21 +57,14 @@ def test_layerwise_encoding_equals_the_encoder(
     if given:
         encoder.edges.logit.data.fill_(float("nan"))  # the learned ones are not used
     features = graph.dense_features()
-    layers = LayerwiseEncoder(
-        encoder,
-        rows_in_memory(features.to_sparse_csr() if sparse else features, support),
-        weights,
-        chunk,
-        files_in(tmp_path) if chunk == 7 else None,
-    )
-    pieces = list(layers.chunks())
+    rows = rows_in_memory(features.to_sparse_csr() if sparse else features, support)
+    allocate = files_in(tmp_path) if chunk == 7 else None
+    pieces = list(LayerwiseEncoder(encoder, rows, weights, chunk, allocate).chunks())
     assert max(piece.shape[1] for piece in pieces) <= chunk
     torch.testing.assert_close(torch.cat(pieces, dim=1), whole, atol=1e-5, rtol=1e-4)
 
 
-def test_embedding_uses_full_precision_and_restores_the_encoder(
-    small_mixed: Graph,
-) -> None:
+def test_embedding_uses_full_precision_and_restores_the_encoder(small_mixed: Graph) -> None:
     support = build_support(small_mixed.edge_index, small_mixed.num_nodes)
     encoder = trained(small_mixed, support)
     whole = at_once(encoder, small_mixed, support)
@@ -94,22 +87,15 @@ def test_starts_and_factors_by_entry_equal_those_of_the_whole_support(
 ) -> None:
     graph = small_mixed
     weight = torch.rand(graph.num_edges, generator=torch.Generator().manual_seed(0)) + 0.1
-    support = build_support(
-        graph.edge_index,
-        graph.num_nodes,
-        edge_weight=weight if weighted else None,
-        undirected=False,
-        self_loops=False,
-        start=start,
-        normalize=normalize,
-    )
+    how: dict[str, Any] = {"start": start, "normalize": normalize}
+    directed: dict[str, Any] = {"undirected": False, "self_loops": False}
+    given = weight if weighted else None
+    support = build_support(graph.edge_index, graph.num_nodes, edge_weight=given, **directed, **how)
     monkeypatch.setattr("h3gnn.encoder.support.ENTRIES_AT_A_TIME", 50)
     pattern = support.pattern
     between = graph.edge_index[0] != graph.edge_index[1]
     own = weight[between].numpy() if weighted else None
-    rows = support_from_rows(
-        pattern.crow.numpy(), pattern.cols.numpy(), own, start=start, normalize=normalize
-    )
+    rows = support_from_rows(pattern.crow.numpy(), pattern.cols.numpy(), own, **how)
     some, span = torch.arange(3, pattern.entries, 5), torch.arange(4, 60)
     torch.testing.assert_close(rows.factors(some), support.factor[some])
     torch.testing.assert_close(rows.starts(span), support.start[4:60])

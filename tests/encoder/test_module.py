@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import re
 import weakref
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import k_hop_subgraph
 
 from h3gnn.encoder import FeatureMatrix, JointEncoder, build_support, joint
+from h3gnn.encoder.joint import STACK_OPTIONS
 from h3gnn.encoder.tokens import whole_graph
 from h3gnn.graphs.graph import Graph
 
@@ -100,17 +102,11 @@ def test_the_seed_determines_the_initial_weights() -> None:
         ({"hops": 0}, "hops must be at least 1, not 0"),
         ({"token_dropout": 1.0}, "token_dropout must be at least 0 and less than 1, not 1.0"),
         ({"attention_dropout": -0.1}, "attention_dropout must be at least 0 and less than 1"),
+        *(({name: 1}, name) for name in (*STACK_OPTIONS, "nonsense")),
     ],
 )
 def test_invalid_options_are_rejected(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        JointEncoder(3, 8, **options)
-
-
-@pytest.mark.parametrize("name", ["models", "entries", "side_by_side", "fuse_in_bfloat16", "nonsense"])
-def test_options_of_a_stack_are_rejected(name: str) -> None:
-    options: dict[str, Any] = {name: 1}
-    with pytest.raises(TypeError, match=name):
+    with pytest.raises((ValueError, TypeError), match=words):
         JointEncoder(3, 8, **options)
 
 
@@ -163,17 +159,13 @@ def test_computed_weights_gate_each_edge() -> None:
     assert module.edge_logit is not None
     torch.nn.init.normal_(module.edge_logit)
     sent, received = (x @ module.stack.input.weight[0, :, -2:].detach()).unbind(dim=1)
-    matrix = dense_weights(
-        PATH, 5, 2 * torch.sigmoid(module.edge_logit.detach()), undirected=True, self_loops=False
-    )
-    matrix = (
-        matrix * torch.tanh(1 + sent[None, :] + received[:, None]) / torch.tanh(torch.tensor(1.0).double())
-    )
-    state = module.state_dict()
-    widths = module.stack.input.widths
-    state["stack.input.weight"] = state["stack.input.weight"][:, :, : sum(widths[:-1])]
+    learned = 2 * torch.sigmoid(module.edge_logit.detach())
+    matrix = dense_weights(PATH, 5, learned, undirected=True, self_loops=False)
+    matrix = matrix * torch.tanh(1 + sent[None, :] + received[:, None]) / math.tanh(1)
+    state = module.stack.state_dict()
+    state["input.weight"] = state["input.weight"][:, :, :-2]
     plain = encoder(self_loops=False).stack
-    plain.load_state_dict({name[6:]: value for name, value in state.items() if name.startswith("stack.")})
+    plain.load_state_dict(state)
     support = build_support(PATH, 5, self_loops=False)
     part = whole_graph(FeatureMatrix(x), support, 2)
     wanted = plain(part, matrix[support.pattern.rows, support.pattern.cols][None])[0]
@@ -216,13 +208,11 @@ def test_sparse_features_equal_dense_ones() -> None:
 def test_isolated_nodes_and_graphs_without_edges() -> None:
     none = torch.empty(2, 0, dtype=torch.int64)
     for self_loops in (True, False):
-        module = encoder(self_loops=self_loops, num_edges=0)
-        assert module(features(), none).isfinite().all()
+        assert encoder(self_loops=self_loops, num_edges=0)(features(), none).isfinite().all()
     loops = torch.tensor([[1], [1]])
     assert encoder(self_loops=False, num_edges=1)(features(), loops).isfinite().all()
-    heard = encoder()(features(), PATH[:, :1])
-    alone = encoder()(features()[4:], none)
-    torch.testing.assert_close(heard[4:], alone)
+    isolated = encoder()(features(), PATH[:, :1])[4:]
+    torch.testing.assert_close(isolated, encoder()(features()[4:], none))
 
 
 @pytest.mark.parametrize("rates", [{"token_dropout": 0.5}, {"attention_dropout": 0.5}])
@@ -246,11 +236,8 @@ def test_gradients_reach_every_parameter_and_the_features() -> None:
     mask = torch.tensor([True, False, False, False, False])
     module(x, PATH, mask=mask).square().sum().backward()
     for name, parameter in module.named_parameters():
-        if parameter.requires_grad:
-            assert parameter.grad is not None, name
-            assert parameter.grad.abs().sum() > 0, name
-        else:
-            assert parameter.numel() == 0
+        gradient = parameter.grad
+        assert parameter.numel() == 0 or (gradient is not None and gradient.abs().sum() > 0), name
     assert x.grad is not None
     assert (x.grad[1:].abs().sum(dim=1) > 0).all()
     assert (x.grad[0] == 0).all()  # it is masked
@@ -314,9 +301,7 @@ def batch_around(seeds: list[int], edge_index: Tensor, x: Tensor, hops: int) -> 
     return batch
 
 
-def test_a_batch_with_all_neighbours_gives_the_embeddings_of_the_whole_graph(
-    small_mixed: Graph,
-) -> None:
+def test_a_batch_with_all_neighbours_gives_the_embeddings_of_the_whole_graph(small_mixed: Graph) -> None:
     x, edge_index = small_mixed.dense_features().double(), small_mixed.edge_index
     near = edge_index.diff(dim=0)[0].abs() <= 6  # fewer edges, so that the batch is a part of the graph
     edge_index = edge_index[:, near]

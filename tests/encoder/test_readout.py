@@ -5,7 +5,6 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
@@ -27,8 +26,8 @@ def steps_on(graph: Graph, kind: str = "walks", in_files: bool = False) -> StepM
     return StepMatrix(support, kind, None if in_files else torch.device("cpu"))
 
 
-def walks_on(graph: Graph, in_files: bool = False) -> torch.Tensor:
-    return steps_on(graph, in_files=in_files) @ torch.eye(graph.num_nodes)
+def walks_on(graph: Graph) -> torch.Tensor:
+    return steps_on(graph) @ torch.eye(graph.num_nodes)
 
 
 def smoother(graph: Graph, strength: float) -> Smoother:
@@ -64,9 +63,7 @@ def graphs(draw: st.DrawFn) -> Graph:
 def test_smoothing_equals_the_sum_over_all_walks(graph: Graph, strength: float) -> None:
     rows = torch.randn(graph.num_nodes, 3, generator=torch.Generator().manual_seed(0))
     walk = walks_on(graph).double()
-    wanted = (1 - strength) * torch.linalg.solve(
-        torch.eye(len(rows), dtype=torch.float64) - strength * walk, rows.double()
-    )
+    wanted = (1 - strength) * torch.linalg.solve(torch.eye(len(rows)) - strength * walk, rows.double())
     found = smoother(graph, strength)(rows)
     torch.testing.assert_close(found.double(), wanted, atol=2e-3 * (1 - min(strength, 0)), rtol=1e-3)
     everywhere = torch.ones(graph.num_nodes, 1)
@@ -106,19 +103,17 @@ def test_powers_average_eight_powers_of_the_normalised_adjacency(graph: Graph, s
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
 
 
-def smoothed_twice(graph: Graph, **changes: Any) -> tuple[H3GNN, npt.NDArray[np.float32]]:
-    """Return a model with smoothing, and the embedding of the same model without, smoothed by hand."""
-    plain = H3GNN.from_preset("single", **QUICK, **changes).fit(graph)
-    by_hand = smoother(graph, 0.6)(torch.from_numpy(plain.embedding_)).numpy()
-    assert not np.allclose(by_hand, plain.embedding_, atol=1e-3)
-    return H3GNN.from_preset("single", **QUICK, **changes, smoothing=0.6).fit(graph), by_hand
+def fitted(graph: Any, **changes: Any) -> H3GNN:
+    return H3GNN.from_preset("single", **{**QUICK, **changes}).fit(graph)
 
 
 @pytest.mark.parametrize(
     "changes", [{}, {"batch_size": 3, "edge_weights": "fixed"}, {"memory": "1GB"}, {"n_models": 2}]
 )
 def test_all_ways_to_embed_smooth_alike(path_graph: Graph, changes: dict[str, Any], tmp_path: Path) -> None:
-    model, wanted = smoothed_twice(path_graph, **changes)
+    model, plain = fitted(path_graph, **changes, smoothing=0.6), fitted(path_graph, **changes).embedding_
+    wanted = smoother(path_graph, 0.6)(torch.from_numpy(plain)).numpy()
+    assert not np.allclose(wanted, plain, atol=1e-3)
     np.testing.assert_allclose(model.embedding_, wanted, atol=1e-5)
     np.testing.assert_allclose(np.concatenate(list(model.embedding_chunks())), wanted, atol=1e-5)
     model.save(tmp_path / "run")
@@ -133,11 +128,9 @@ def test_snapshots_are_smoothed(path_graph: Graph) -> None:
 
 
 def test_a_new_graph_is_smoothed_along_its_own_edges(path_graph: Graph) -> None:
-    model, _ = smoothed_twice(path_graph)
-    plain = H3GNN.from_preset("single", **QUICK).fit(path_graph)
-    ring = check_graph(
-        path_graph.features, torch.cat([path_graph.edge_index, torch.tensor([[0], [4]])], dim=1)
-    )
+    model, plain = (fitted(path_graph, **how) for how in ({"smoothing": 0.6}, {}))
+    closed = torch.cat([path_graph.edge_index, torch.tensor([[0], [4]])], dim=1)
+    ring = check_graph(path_graph.features, closed)
     wanted = smoother(ring, 0.6)(torch.from_numpy(plain.transform(ring))).numpy()
     np.testing.assert_allclose(model.transform(ring), wanted, atol=1e-5)
 
@@ -145,12 +138,8 @@ def test_a_new_graph_is_smoothed_along_its_own_edges(path_graph: Graph) -> None:
 def test_new_rows_are_smoothed_over_their_nearest_fitted_rows() -> None:
     rows = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
     new = np.random.default_rng(1).normal(size=(2, 4)).astype(np.float32)
-    how = {**QUICK, "n_neighbors": 3, "scale_features": "none"}
-    plain, model = (
-        H3GNN.from_preset("single", **how).fit(rows),
-        H3GNN.from_preset("single", **how, smoothing=0.6).fit(rows),
-    )
-    own = plain.transform(new)
+    how: dict[str, Any] = {"n_neighbors": 3, "scale_features": "none"}
+    model, own = fitted(rows, **how, smoothing=0.6), fitted(rows, **how).transform(new)
     near = np.argsort(((new[:, None] - rows[None]) ** 2).sum(axis=2), axis=1)[:, :3]
     received = model.embedding_[near].sum(axis=1)
     # z = (1 − s) h + s (z + Σ of the three) / 4, solved for z
@@ -165,16 +154,14 @@ def test_a_graph_on_disk_is_smoothed_as_in_memory(tmp_path: Path, kind: str, mem
     in_files = prepare_graph(tmp_path / "edges.csv", tmp_path / "features.csv", tmp_path / "graph")
     rows = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 9.0]])
     inside = check_graph(rows, torch.tensor([[0, 1], [1, 2]]))
-    how = {**QUICK, "batch_size": 2, "edge_weights": "fixed", "memory": memory}
+    how: dict[str, Any] = {"batch_size": 2, "edge_weights": "fixed", "memory": memory}
     how |= {"smoother": kind, "scale_features": "none"}
-    wanted = H3GNN.from_preset("single", **how, smoothing=0.5).fit(inside).embedding_
-    assert not np.allclose(wanted, H3GNN.from_preset("single", **how).fit(inside).embedding_, atol=1e-2)
-    found = np.concatenate(
-        list(H3GNN.from_preset("single", **how, smoothing=0.5).fit(in_files).embedding_chunks())
-    )
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    wanted = fitted(inside, **how, smoothing=0.5).embedding_
+    assert not np.allclose(wanted, fitted(inside, **how).embedding_, atol=1e-2)
+    found = list(fitted(in_files, **how, smoothing=0.5).embedding_chunks())
+    np.testing.assert_allclose(np.concatenate(found), wanted, atol=1e-5)
 
 
 def test_a_strength_of_one_is_rejected(path_graph: Graph) -> None:
     with rejects("value-invalid"):
-        H3GNN.from_preset("single", smoothing=1.0).fit(path_graph)
+        fitted(path_graph, smoothing=1.0)

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, layer_norm, relu
+from torch.nn.functional import layer_norm
 
 from h3gnn.encoder.features import FeatureMatrix, project
 from h3gnn.encoder.fusion import HierarchicalAttention, TokenAttention
+from h3gnn.encoder.layers import ACTIVATIONS
 from h3gnn.encoder.sparse import Pattern, add_rows, propagate, take_rows
 from h3gnn.training.optimizer import EPSILON, FIRST_DECAY, SECOND_DECAY, ParameterStack, StackedAdam
 
@@ -40,9 +41,8 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Builder, "create_masked_load", load_by_bool)
 
 
-BLOCKS = [
-    *product(("post", "residual-post", "pre"), (TokenAttention, HierarchicalAttention), (False, True)),
-]
+NORMS, KINDS = ("post", "residual-post", "pre"), (TokenAttention, HierarchicalAttention)
+BLOCKS = list(product(NORMS, KINDS, (False, True)))
 
 
 def agree(fast: Callable[..., Tensor], plain: Callable[..., Tensor], given: Sequence[Tensor]) -> None:
@@ -51,13 +51,8 @@ def agree(fast: Callable[..., Tensor], plain: Callable[..., Tensor], given: Sequ
     here = [one.double().requires_grad_() for one in given]
     found, wanted = fast(*there), plain(*here)
     slope = torch.randn_like(wanted)
-    pairs = [(found, wanted)]
-    pairs += zip(
-        torch.autograd.grad(found, there, slope.float().to(DEVICE)),
-        torch.autograd.grad(wanted, here, slope),
-        strict=True,
-    )
-    for mine, theirs in pairs:
+    ours = (found, *torch.autograd.grad(found, there, slope.float().to(DEVICE)))
+    for mine, theirs in zip(ours, (wanted, *torch.autograd.grad(wanted, here, slope)), strict=True):
         size = max(1.0, float(theirs.detach().abs().max()))
         torch.testing.assert_close(mine.double().cpu() / size, theirs / size, atol=3e-5, rtol=0)
 
@@ -83,13 +78,10 @@ def test_norm_with_residual(models: int, rows: int, channels: int, inside: bool)
 def test_activation_with_bias(models: int, rows: int, channels: int, name: str) -> None:
     from h3gnn.encoder.triton.rows import activate
 
-    functions: dict[str, Callable[[Tensor], Tensor]] = {"gelu": gelu, "relu": relu}
-    function = functions[name]
-    given = [torch.randn(models, rows, channels + 8), torch.randn(models, 1, channels)]
     agree(
         lambda x, bias: activate(x[:, :, 8:], bias, name),  # some columns of a wider tensor
-        lambda x, bias: function(x[:, :, 8:] + bias),
-        given,
+        lambda x, bias: ACTIVATIONS[name](x[:, :, 8:] + bias),
+        [torch.randn(models, rows, channels + 8), torch.randn(models, 1, channels)],
     )
 
 
@@ -103,32 +95,24 @@ def test_masked_rows(models: int, rows: int, channels: int, side_by_side: bool) 
     def laid(nodes: Tensor) -> Tensor:
         return nodes.transpose(0, 1).contiguous().transpose(0, 1) if side_by_side else nodes
 
-    given = [torch.randn(models, rows, channels), torch.randn(models, 1, channels)]
     agree(
         lambda nodes, token: torch.cat(mask_rows(laid(nodes), token, mask.to(DEVICE), [4, channels - 4]), 2),
         lambda nodes, token: torch.where(mask[..., None], token, nodes),
-        given,
+        [torch.randn(models, rows, channels), torch.randn(models, 1, channels)],
     )
-
-
-def _pattern(matrix: Tensor) -> Pattern:
-    csr = matrix.to_sparse_csr()
-    return Pattern(csr.crow_indices(), csr.col_indices(), matrix.shape[1])
 
 
 @pytest.mark.parametrize("channels", [3, 128, 300] if ON_GPU else [3])
 def test_propagation_with_long_and_empty_rows(channels: int) -> None:
     places = torch.rand(20, 300) < 0.03
     places[7], places[11], places[:, 13] = True, False, True
-    pattern = _pattern(places.float())
-    there = pattern.to(DEVICE)
-    given = [torch.randn(pattern.entries), torch.randn(300, channels)]
+    csr = places.float().to_sparse_csr()
+    pattern = Pattern(csr.crow_indices(), csr.col_indices(), 300).to(DEVICE)
+    empty = torch.zeros(20, 300, dtype=torch.double)
     agree(
-        lambda values, messages: propagate(values, messages, there),
-        lambda values, messages: (
-            torch.zeros(20, 300, dtype=values.dtype).masked_scatter(places, values) @ messages
-        ),
-        given,
+        lambda values, messages: propagate(values, messages, pattern),
+        lambda values, messages: empty.masked_scatter(places, values) @ messages,
+        [torch.randn(pattern.entries), torch.randn(300, channels)],
     )
 
 

@@ -62,6 +62,11 @@ def show(browser: Any, path: Path, **window: Any) -> None:
     open_page(browser, path)
 
 
+def show_findings(browser: Any, folder: Path, findings: Findings, maps: Any = None) -> None:
+    (folder / "page.html").write_text(render_page(findings, maps or made_up_maps(findings)))
+    show(browser, folder / "page.html")
+
+
 def text(browser: Any, selector: str) -> str:
     found: str = browser.execute_script("return document.querySelector(arguments[0]).innerText", selector)
     return found
@@ -159,10 +164,8 @@ def test_lasso_and_download(browser: Any, page_of: Callable[[int], Path], nodes:
     box = browser.execute_script("return report.maps[0].overlay.getBoundingClientRect().toJSON()")
     left, top = round(box["left"] + box["width"] / 2), round(box["top"] + 4)
     right, bottom = round(box["right"] - 4), round(box["bottom"] - 4)
-    corners = [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
-    pointer(
-        browser, ("down", *corners[0]), *(("move", *corner) for corner in corners[1:]), ("up", *corners[0])
-    )
+    corners = [(right, top), (right, bottom), (left, bottom), (left, top)]
+    pointer(browser, ("down", left, top), *(("move", *corner) for corner in corners), ("up", left, top))
 
     chosen = set(browser.execute_script("return [...report.state.selected]"))
     wanted = set(np.flatnonzero(maps[:, 0] > 0).tolist())
@@ -241,23 +244,16 @@ def test_a_click_shows_the_neighbours_of_a_node(browser: Any, page_of: Callable[
     change = findings.neighbors.weight[mine] / findings.neighbors.start[mine] - 1
     assert f"{(change < 0).sum()} turned down" in text(browser, "#node")
     listed = [one.text for one in browser.find_elements("css selector", "#node .change")]
-    wanted = [
-        f"{'▼' if one < 0 else '▲'} {'−' if one < 0 else '+'}{abs(100 * one):.1f} %"
-        for one in -np.sort(-change)
-    ]
-    assert listed == wanted
+    signs = [("▼ −" if one < 0 else "▲ +", abs(100 * one)) for one in -np.sort(-change)]
+    assert listed == [f"{sign}{size:.1f} %" for sign, size in signs]
 
 
 def nasty_findings() -> Findings:
     findings = made_up_findings(100)
-    named = Category(
-        "class", "class", (NASTY, *findings.categories[0].names[1:]), findings.categories[0].values
-    )
-    run = replace(
-        findings.run,
-        provenance={"source": NASTY, "sha256": "", "repairs": [{"code": "x", "message": NASTY}]},
-        settings={"a": NASTY},
-    )
+    classes = findings.categories[0]
+    named = replace(classes, names=(NASTY, *classes.names[1:]))
+    provenance = {"source": NASTY, "sha256": "", "repairs": [{"code": "x", "message": NASTY}]}
+    run = replace(findings.run, provenance=provenance, settings={"a": NASTY})
     assert findings.scores is not None
     scores = replace(findings.scores, class_names=named.names)
     ids = (NASTY, "{{script}}", *findings.ids[2:])
@@ -265,9 +261,7 @@ def nasty_findings() -> Findings:
 
 
 def test_markup_in_names_is_shown_and_not_run(browser: Any, tmp_path: Path) -> None:
-    findings = nasty_findings()
-    (tmp_path / "nasty.html").write_text(render_page(findings, made_up_maps(findings)))
-    show(browser, tmp_path / "nasty.html")
+    show_findings(browser, tmp_path, nasty_findings())
     field = browser.find_element("id", "search")
     field.send_keys("window.hacked")
     assert text(browser, "#matches") == NASTY
@@ -285,12 +279,9 @@ def test_markup_in_names_is_shown_and_not_run(browser: Any, tmp_path: Path) -> N
 def test_without_labels_the_parts_that_need_them_are_absent(browser: Any, tmp_path: Path) -> None:
     findings = made_up_findings(100)
     assert findings.scores is not None
-    rows = tuple(
-        replace(
-            row, probe=None, clustering={"silhouette": np.array([0.1, 0.2])}, by_class=None, by_homophily=None
-        )
-        for row in findings.scores.rows
-    )
+    unlabelled: Any = {"probe": None, "by_class": None, "by_homophily": None}
+    unlabelled["clustering"] = {"silhouette": np.array([0.1, 0.2])}
+    rows = tuple(replace(row, **unlabelled) for row in findings.scores.rows)
     bare = replace(
         findings,
         categories=findings.categories[3:4],
@@ -300,10 +291,7 @@ def test_without_labels_the_parts_that_need_them_are_absent(browser: Any, tmp_pa
         scores=replace(findings.scores, rows=rows, confusion=None),
         run=replace(findings.run, collapsed="The representation collapsed: at epoch 3 …"),
     )
-    (tmp_path / "bare.html").write_text(
-        render_page(bare, {"H3GNN embedding": made_up_maps(findings)["Raw features"]})
-    )
-    show(browser, tmp_path / "bare.html")
+    show_findings(browser, tmp_path, bare, {"H3GNN embedding": made_up_maps(findings)["Raw features"]})
     options = [one.get_attribute("value") for one in browser.find_elements("css selector", "#colour option")]
     assert options == ["cluster", "degree"]
     assert "collapsed" in text(browser, "#banner")
@@ -318,9 +306,7 @@ def titles(browser: Any, part: str) -> list[str]:
 
 
 def test_a_committee_is_shown_by_member(browser: Any, tmp_path: Path) -> None:
-    findings = made_up_committee(100)
-    (tmp_path / "committee.html").write_text(render_page(findings, made_up_maps(findings)))
-    show(browser, tmp_path / "committee.html")
+    show_findings(browser, tmp_path, made_up_committee(100))
     assert titles(browser, "#history") == [
         "Loss: teacher", "Loss: edges", "Effective rank", "Masked nodes", "Distance of the teacher"
     ]  # fmt: skip
@@ -370,9 +356,8 @@ def own_findings() -> Findings:
     rows = tuple(
         replace(row, secondary=beside, precision=np.linspace(1, 0.04, 51)) for row in findings.scores.rows
     )
-    theirs = replace(
-        rows[-1], representation="other run: b", secondary=beside | {"average_precision": np.full(10, 0.55)}
-    )
+    lower = beside | {"average_precision": np.full(10, 0.55)}
+    theirs = replace(rows[-1], representation="other run: b", secondary=lower)
     return replace(
         findings,
         categories=(*findings.categories, countries),
@@ -395,9 +380,7 @@ def choose(browser: Any, field: str, value: str) -> None:
 
 @pytest.fixture
 def own_page(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    findings = own_findings()
-    (tmp_path / "own.html").write_text(render_page(findings, made_up_maps(findings)))
-    show(browser, tmp_path / "own.html")
+    show_findings(browser, tmp_path, own_findings())
     yield browser
     no_errors(browser)
 
