@@ -9,9 +9,8 @@ import pandas as pd
 import pytest
 import typer
 
-from h3gnn import H3GNN
+from h3gnn import H3GNN, read_graph
 from h3gnn.cli.app import app
-from h3gnn.graphs.checks import check_graph
 from tests.program import call, run
 from tests.rejects import rejects
 
@@ -168,11 +167,7 @@ def test_ctrl_c_in_training_saves_the_model(files: Path) -> None:
     "count", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
 )
 def test_ctrl_c_while_a_model_is_written_leaves_the_old_or_the_new_one(files: Path, count: int) -> None:
-    edges, features = pd.read_csv("e.csv"), pd.read_csv("f.csv")
-    ends = [edges[end].map({name: at for at, name in enumerate(features["id"])}) for end in edges]
-    graph = check_graph(
-        features.drop(columns="id").to_numpy(np.float32), np.stack(ends), node_ids=features["id"].to_numpy()
-    )
+    graph = read_graph("e.csv", features="f.csv")
     old, new = (
         H3GNN.from_preset("single", epochs=3, channels=8, random_state=seed).fit(graph) for seed in (0, 1)
     )

@@ -74,16 +74,9 @@ def fit(
         check_folder(out)
     checkpoints = checkpoint_policy(out, checkpoint_every, checkpoint_minutes, keep)
     named = {
-        "epochs": epochs,
-        "channels": channels,
-        "hops": hops,
-        "n_models": models,
-        "mask": mask,
-        "learning_rate": learning_rate,
-        "batch_size": batch_size,
+        **{"epochs": epochs, "channels": channels, "hops": hops, "n_models": models, "mask": mask},
+        **{"learning_rate": learning_rate, "batch_size": batch_size, "batches": batches, "memory": memory},
         "num_neighbors": _parse_num_neighbors(num_neighbors),
-        "batches": batches,
-        "memory": memory,
     }
     model = options.build_estimator(preset, named, set_, seed=seed, device=device)
     graph = source.load(in_files=True)

@@ -81,11 +81,8 @@ def is_first() -> bool:
 
 
 @contextmanager
-def stages(*, show: bool = True) -> Iterator[Stage]:
+def stages() -> Iterator[Stage]:
     """Yield a function that shows the current step and the completed share of a long command."""
-    if not show:
-        yield lambda words, share: None
-        return
     with progress() as add_bar:
         bar = add_bar("", 1.0)
         yield lambda words, share: bar(completed=share, description=words)

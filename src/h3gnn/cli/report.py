@@ -60,7 +60,7 @@ def report(
     own = None if columns is None else read_columns(columns, model.graph_.node_ids, id_column)
     for note in () if own is None else own.notes:
         say(f"note: {note}")
-    with stages(show=not as_json) as stage:
+    with stages() as stage:
         findings = collect_findings(
             model,
             most_nodes=nodes,

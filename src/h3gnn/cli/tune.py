@@ -141,7 +141,6 @@ def _tune_nested(
             splits=splits,
             watch=lambda share: bar(completed=share),
         )
-
     nested = found.made["nested"]
     summary = (
         f"{graph.provenance.source}: {found.made['trials']} settings; nested test accuracy "
