@@ -44,11 +44,11 @@ class FeatureTable:
 class FeatureFile:
     """Features and the ids of their rows."""
 
-    values: Any  # [nodes, features], array or scipy sparse matrix
+    values: Any  # [nodes, features], array or scipy sparse matrix; None for nodes without features
     ids: Ids
     named: bool  # whether the file contains the ids; otherwise they are the row numbers
-    place: Callable[[int], str]  # names a row
-    path: Path  # the file, or the first of several
+    place: Callable[[int], str] = "node {}".format  # names a row
+    path: Path | None = None  # the file, or the first of several
     plan: TablePlan | None = None  # None for an array, which has no columns
     repairs: tuple[Repair, ...] = ()
     classes: Ids | None = None  # the words of the class column, "" for unknown
@@ -133,7 +133,7 @@ def _read_array_file(path: str | Path) -> FeatureFile:
 def read_features(
     paths: Sequence[str | Path],
     options: FeatureOptions,
-    added: Callable[[Ids], Ids] = lambda known: known[:0],
+    added: Callable[[Ids], Ids] | None = None,
 ) -> FeatureFile:
     """Read the features and the ids of their rows; columns that are no numbers are encoded.
 
@@ -143,7 +143,7 @@ def read_features(
     """
     if any(Path(path).suffix.lower() in ARRAY_SUFFIXES for path in paths):
         found = _read_array_file(paths[0]) if len(paths) == 1 else None
-        if found is None or added(found.ids).size:
+        if found is None or (added is not None and added(found.ids).size):
             message = (
                 f"{paths[0]}: other tables, and nodes without features, cannot be combined with an array"
             )
@@ -160,7 +160,7 @@ def read_features(
     problems = Problems(tables[0][0].table.path)
     add_duplicates(problems, ids, place)
     problems.check()
-    more = added(ids)
+    more = ids[:0] if added is None else added(ids)
     if len(tables) == 1 and not more.size:
         found = _read_numbers(*tables[0], ids, options)
         if found is not None:

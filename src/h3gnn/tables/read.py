@@ -200,26 +200,25 @@ def read_graph(
     style: dict[str, Any] = {"header": header, "delimiter": delimiter}
     rules = EdgeRules(unknown_nodes, weights, repeated)
     tables = [open_edges(one, source_column, target_column, weight_column, style) for one in _listed(edges)]
-    label_table, found, hidden, feature_file = None, None, None, None
+    label_table, found, hidden = None, None, None
     if labels is not None:
         label_table = open_labels(labels, label_id_column, label_column, split_columns, style)
         found, hidden = label_table.read(), label_table.class_name
-    rows = None
-    if features is None or unknown_nodes == "add":
-        rows = [read_rows(one, None, None, rules) for one in tables]
-    if features is not None:
-        label = label_column if labels is None else None
-        kinds = columns or {}
+    edges_first = features is None or unknown_nodes == "add"
+    rows = [read_rows(one, None, None, rules) for one in tables] if edges_first else []
+    if features is None:
+        nodes = FeatureFile(None, _nodes_of_edges(tables, rows, found, label_table), named=True)
+    else:
+        label, kinds = label_column if labels is None else None, columns or {}
         options = FeatureOptions(id_column, feature_columns, style, kinds, label, hidden, text_model, plan)
-        read = partial(read_features, _listed(features), options)
-        feature_file = read() if rows is None else read(partial(unknown_ids, _all_ids(rows, found)))
-        if found is None and feature_file.classes is not None:
-            found = _labels(feature_file.ids, feature_file.classes, feature_file.splits)
-    if rows is None:
-        assert feature_file is not None
-        known = feature_file.ids if unknown_nodes == "error" else None
-        rows = [read_rows(one, known, feature_file.path, rules) for one in tables]
-    return _join(tables, rows, feature_file, found, label_table, rules, undirected=undirected)
+        added = partial(unknown_ids, _all_ids(rows, found)) if edges_first else None
+        nodes = read_features(_listed(features), options, added)
+        if found is None and nodes.classes is not None:
+            found = _labels(nodes.ids, nodes.classes, nodes.splits)
+    if not edges_first:
+        known = nodes.ids if unknown_nodes == "error" else None
+        rows = [read_rows(one, known, nodes.path, rules) for one in tables]
+    return _join(tables, rows, nodes, found, label_table, rules, undirected=undirected)
 
 
 def _listed(paths: Paths) -> list[str | Path]:
@@ -237,7 +236,7 @@ def _all_ids(rows: Sequence[EdgeRows], labels: Labels | None) -> list[Ids]:
 def _join(
     tables: Sequence[EdgeTable],
     rows: Sequence[EdgeRows],
-    features: FeatureFile | None,
+    features: FeatureFile,
     labels: Labels | None,
     label_table: LabelTable | None,
     rules: EdgeRules,
@@ -245,42 +244,41 @@ def _join(
     undirected: bool,
 ) -> Graph:
     """Find every id among the nodes, and build the graph."""
-    ids = _nodes_of_edges(tables, rows, labels, label_table) if features is None else features.ids
-    nodes = NodeIndex(ids)
+    nodes = NodeIndex(features.ids)
     edges = join_edges(tables, rows, nodes, rules, undirected=undirected)
-    repairs = [*edges.repairs, *(() if features is None else features.repairs)]
-    files = [*(one.table.path for one in tables), *(() if features is None else (features.path,))]
+    repairs = [*edges.repairs, *features.repairs]
     known: dict[str, Any] = {}
     if labels is not None:
         found = nodes.find(labels.ids)
-        known = labels.for_nodes(found, ids.size)
+        known = labels.for_nodes(found, features.ids.size)
         unknown = int((found < 0).sum())
         if unknown and label_table is not None:
             if rules.unknown_nodes == "error":
-                label_table.check_known(labels.ids, ids, None if features is None else features.path)
+                label_table.check_known(labels.ids, features.ids, features.path)
             message = f"{label_table.table.path.name}: {unknown:,} label(s) of unknown nodes left out"
             repairs.append(Repair("labels-of-unknown-nodes", message, unknown))
 
     def locate(part: str, index: int) -> str:
-        if part == "features" and features is not None:
+        if part == "features":
             return features.place(index)
         return edges.place(index) if part == "edges" else f"{part}, position {index}"
 
-    files += [] if label_table is None else [label_table.table.path]
+    label_path = None if label_table is None else label_table.table.path
+    files = [*(one.table.path for one in tables), features.path, label_path]
     graph = build_graph(
-        None if features is None else features.values,
+        features.values,
         edges.index,
-        nodes=ids.size,
+        nodes=features.ids.size,
         edge_weight=edges.weight,
-        node_ids=ids if features is None or features.named else None,
-        feature_names=() if features is None else features.names,
-        source=", ".join(path.name for path in files),
+        node_ids=features.ids if features.named else None,
+        feature_names=features.names,
+        source=", ".join(path.name for path in files if path is not None),
         kind="files",
         repairs=tuple(repairs),
         locate=locate,
         **known,
     )
-    return graph if features is None else replace(graph, plan=features.plan)
+    return graph if features.plan is None else replace(graph, plan=features.plan)
 
 
 def _nodes_of_edges(
