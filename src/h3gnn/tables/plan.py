@@ -148,7 +148,8 @@ class TablePlan:
         """Return the features of new rows, and the repairs; the columns of the frame are found by name."""
         missing = [column.name for column in self.used if column.name not in frame.columns]
         if missing:
-            message = f"the features lack {len(missing):,} column(s) of the fit, such as {missing[0]!r}"
+            more = f" (and {len(missing) - 1} more)" if missing[1:] else ""
+            message = f"the features have no column {missing[0]!r}{more}, which the model was fitted with"
             there = ", ".join(map(str, list(frame.columns)[:12]))
             raise GraphError(f"{message}; there are {there}", code="column-missing")
         problems, repairs, decoded = Problems("the features"), list[Repair](), list[Array]()
