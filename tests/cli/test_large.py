@@ -84,7 +84,7 @@ def test_labels_of_a_graph_on_disk_are_used_as_in_memory(files: Path) -> None:
         scores.append(call("evaluate", run, "--no-clusters", "--json")["probe"]["validation"])
         call("predict", run, "--labels", "few.csv", "--out", f"{run}.csv")
         predictions.append(pd.read_csv(f"{run}.csv"))
-    np.testing.assert_allclose(*scores, atol=0.04)  # one node of a split may be at a border
+    np.testing.assert_allclose(scores[0], scores[1], atol=0.04)  # one node of a split may be at a border
     outside, inside = predictions
     assert outside["node"].tolist() == inside["node"].tolist() == [f"n{i}" for i in range(90, 200)]
     np.testing.assert_allclose(outside["p_left"], inside["p_left"], atol=1e-3)

@@ -39,7 +39,7 @@ def wait_for(ready: Callable[[], bool], process: Program) -> None:
 @pytest.fixture(autouse=True)
 def _default_signals() -> Iterator[None]:
     """Restore the handlers of signals, which are ignored if the tests run as a background job."""
-    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
     before = {number: signal.signal(number, handler) for number, handler in usual.items()}
     yield
     for number, handler in before.items():
