@@ -25,6 +25,6 @@ def weights(graph: Graph) -> dict[tuple[Any, Any], float]:
     return dict(zip(zip(*ends.tolist(), strict=True), graph.edge_weight.tolist(), strict=True))
 
 
-def repairs(graph: Graph) -> dict[str, int]:
+def repairs(graph: Graph) -> dict[str, int | None]:
     """Return how often each repair was made, by its code."""
     return {repair.code: repair.count for repair in graph.provenance.repairs}
