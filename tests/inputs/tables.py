@@ -88,7 +88,7 @@ def column_values(graph: Graph, name: str) -> list[float | None]:
         column = np.sign(column) * np.expm1(np.abs(column)) if encoder.log else column
     marker = f"{name} is missing"
     gaps = values[:, names.index(marker)] > 0 if marker in names else np.zeros(len(column), bool)
-    return [None if gap else float(f"{one:.5g}") for one, gap in zip(column, gaps, strict=True)]
+    return [None if gap else float(one) for one, gap in zip(column, gaps, strict=True)]
 
 
 def repairs(graph: Graph) -> dict[str, Any]:

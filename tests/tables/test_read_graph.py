@@ -194,12 +194,12 @@ def test_repairs_are_reported(tmp_path: Path) -> None:
     assert (repairs(graph)["duplicate-edges"], repairs(graph)["self-loops"]) == (1, 1)
 
 
-def test_number_labels_keep_their_order_and_negative_ones_are_unknown(tmp_path: Path) -> None:
+def test_number_labels_keep_their_order_and_a_negative_one_is_a_class(tmp_path: Path) -> None:
     paths = write(tmp_path, edges="0,1\n1,2\n2,3\n", labels="node,class\n0,10\n1,9\n2,-1\n3,\n")
     graph = read_graph(**paths)
-    assert graph.class_names == ("9", "10")
+    assert graph.class_names == ("-1", "9", "10")
     assert graph.labels is not None
-    assert graph.labels.tolist() == [1, 0, -1, -1]
+    assert graph.labels.tolist() == [2, 1, 0, -1]
 
 
 def test_nodes_of_labels_alone_are_isolated_nodes(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import pandas as pd
 from h3gnn.errors import InputError
 from h3gnn.graphs.ids import check_ids
 from h3gnn.report.findings import Category, Measure
-from h3gnn.tables.infer import Cells, are_codes, number_form
+from h3gnn.tables.infer import Cells, are_codes
+from h3gnn.tables.numbers import find_notation
 from h3gnn.tables.reader import open_table
 from h3gnn.tables.roles import INDEX_NAMES
 
@@ -100,8 +101,9 @@ def _read(path: Path) -> pd.DataFrame:
     for name in frame:
         cells = Cells(frame[name])
         if str(frame[name].dtype) in ("object", "str", "string"):
-            form = None if are_codes(cells.distinct) else number_form(cells.distinct_values)
-            frame[name] = cells.texts if form is None else cells.decode("number", form)[0]
+            notation = None if are_codes(cells.distinct) else find_notation(cells.distinct_values)
+            numbers = notation is not None and not notation.doubt
+            frame[name] = cells.decode("number", notation.form)[0] if numbers else cells.texts
     return frame
 
 

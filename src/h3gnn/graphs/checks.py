@@ -14,7 +14,7 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.graph import Graph, content_hash, torch_features
-from h3gnn.graphs.ids import is_missing, is_plain
+from h3gnn.graphs.ids import is_missing
 from h3gnn.graphs.provenance import Kind, Provenance, Repair
 from h3gnn.resources import check_memory
 
@@ -384,15 +384,6 @@ def as_labels(values: Any) -> npt.NDArray[np.int64]:
     elif labels.dtype.kind not in "iub":
         raise GraphError(f"labels must be integers, not {labels.dtype}", code="labels-not-integers")
     return labels.astype(np.int64)
-
-
-def known_labels(ids: npt.NDArray[Any]) -> list[Any]:
-    """Return None for missing and negative labels, and integers where only missing values made strings."""
-    values = [None if value == "" else value for value in ids.tolist()]
-    if all(value is None or isinstance(value, int) or is_plain(value) for value in values):
-        numbers = [None if value is None else int(value) for value in values]
-        return [None if number is None or number < 0 else number for number in numbers]
-    return values
 
 
 def as_masks(train: Any, val: Any, test: Any) -> tuple[Any, Any, Any] | None:

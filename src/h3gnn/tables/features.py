@@ -52,6 +52,7 @@ class FeatureFile:
     plan: TablePlan | None = None  # None for an array, which has no columns
     repairs: tuple[Repair, ...] = ()
     classes: Ids | None = None  # the words of the class column, "" for unknown
+    class_name: str | None = None  # name of that column
     splits: Sequence[list[Any]] = ()  # the words of columns that hold train, val and test
     names: tuple[str, ...] = ()  # of the features, if the file names them
 
@@ -229,6 +230,7 @@ def _read_mixed(
         plan=plan,
         repairs=repairs,
         classes=Cells(frame[label]).words() if label in frame.columns else None,
+        class_name=label,
         splits=[frame[name].tolist() for name in splits],
         names=plan.names if headers or not plan.as_is else (),
     )

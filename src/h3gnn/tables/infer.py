@@ -23,6 +23,7 @@ import pandas as pd
 from h3gnn.errors import GraphError
 from h3gnn.graphs.ids import is_missing
 from h3gnn.resources import check_memory
+from h3gnn.tables.numbers import Notation, find_notation, parse_number
 from h3gnn.tables.roles import INDEX_NAMES, is_class_name, is_id_name, is_question
 
 KINDS = ("number", "boolean", "category", "date", "list", "text", "identifier", "constant", "label")
@@ -34,7 +35,10 @@ FORMS = {
 """Notations that can follow a kind and a colon: `opened=date:dmy`."""
 NOT_ENCODED = ("identifier", "constant", "label")
 MISSING_WORDS = frozenset(
-    {"", "na", "n/a", "#n/a", "nan", "null", "none", "<na>", "nat", "-", "--", "?", "unknown", "missing"}
+    [
+        *("", "na", "n/a", "#n/a", "nan", "null", "none", "<na>", "nat", "\\n"),
+        *("-", "--", "?", "unknown", "missing"),
+    ]
 )
 """Words for a missing number, date or boolean. In a column of words they are words."""
 TRUE = frozenset({"true", "yes", "t", "y", "1", "1.0"})
@@ -42,9 +46,6 @@ FALSE = frozenset({"false", "no", "f", "n", "0", "0.0"})
 MOST_CATEGORIES = 100  # A column of long values with more distinct ones than this is text
 MOST_CLASSES = 50  # A column with more distinct values is not the class, whatever its name
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)", re.IGNORECASE)
-GROUPED_NUMBER = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
-COMMA_NUMBER = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+")
-UNITS = re.compile(r"^[$€£¥]\s*|\s*[$€£¥%]$|^(?:USD|EUR|GBP|CHF)\s+|\s+(?:USD|EUR|GBP|CHF)$")
 ISO_DATE = re.compile(
     r"(\d{4})[-/](\d{1,2})(?:[-/](\d{1,2}))?"
     r"(?:[T ]+(\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?)\s*(Z|UTC|[+-]\d{2}:?\d{2})?)?"
@@ -191,27 +192,8 @@ def decode_plain_numbers(texts: Array) -> tuple[Floats, Rows]:
     return _decode_texts(texts, lambda one: float(one) if is_number(one) else missing.get(one))
 
 
-def number_form(texts: Collection[str]) -> str | None:
-    """Return how numbers are written: "plain", "grouped" (1,200.5) or "comma" (3,14); None for no numbers."""
-    bare = [UNITS.sub("", one) for one in texts]
-    for form, pattern in (("plain", NUMBER), ("grouped", GROUPED_NUMBER), ("comma", COMMA_NUMBER)):
-        if bare and all(pattern.fullmatch(one) or NUMBER.fullmatch(one) for one in bare):
-            return form
-    return None
-
-
 def _parse_number(text: str, form: str) -> float | None:
-    if is_missing_word(text):
-        return np.nan
-    bare = UNITS.sub("", text)
-    if form == "grouped" and GROUPED_NUMBER.fullmatch(bare):
-        bare = bare.replace(",", "")
-    elif form == "comma" and COMMA_NUMBER.fullmatch(bare):
-        bare = bare.replace(".", "").replace(",", ".")
-    if not NUMBER.fullmatch(bare):
-        return None
-    value = float(bare)
-    return value if np.isfinite(value) else None
+    return np.nan if is_missing_word(text) else parse_number(text, form)
 
 
 def _parse_boolean(text: str) -> float | None:
@@ -338,6 +320,7 @@ class InferredType:
     doubt: str = ""  # why the decision would be a guess, so that the user is asked; "" if it is not
     remedy: str = ""  # how the user resolves the doubt
     declared: bool = False  # whether the user declared the kind; cells of another kind are then missing
+    code: str = "column-ambiguous"  # of the error that asks
     numeric: bool = False  # whether the cells of a boolean column are the numbers 0 and 1
 
 
@@ -399,11 +382,24 @@ def _with_form(declared: InferredType, name: str, cells: Cells) -> InferredType:
     if str(cells.column.dtype) in ("object", "str", "string", "category"):
         if kind == "list":
             form = list_form(cells.known)
-        elif kind != "text":
-            form = (number_form if kind == "number" else date_form)(cells.distinct_values)
+        elif kind == "number":
+            notation = find_notation(cells.distinct_values)
+            if notation is not None and notation.doubt:
+                return _ambiguous_numbers(name, notation, declared=True)
+            form = None if notation is None else notation.form
+        elif kind == "date":
+            form = date_form(cells.distinct_values)
     if form == "either":
         return _ambiguous_dates(name, declared.reason, declared=True)
     return replace(declared, form=form or defaults[kind])
+
+
+def _ambiguous_numbers(name: str, notation: Notation, *, declared: bool = False) -> InferredType:
+    remedy = f"declare {name}=number:plain (1200.5), {name}=number:grouped (1,200.5) or {name}=number:comma"
+    remedy += " (1.200,5) with --columns"
+    if notation.code == "units-mixed":
+        remedy = f"write the column in one unit, or declare {name}=category with --columns"
+    return InferredType("number", "", notation.form, notation.doubt, remedy, declared, code=notation.code)
 
 
 def _ambiguous_dates(name: str, reason: str = "dates", *, declared: bool = False) -> InferredType:
@@ -485,10 +481,15 @@ def _infer_texts(name: str, cells: Cells) -> InferredType:
     if len(words) == 2 and words & TRUE and words & FALSE and not words <= {"0", "1"}:
         return InferredType("boolean", "two words for yes and no")
     codes = are_codes(cells.distinct)
-    if not codes and (form := number_form(cells.distinct_values)) is not None:
-        found = _infer_numbers(name, cells.decode("number", form)[0])
+    notation = None if codes else find_notation(cells.distinct_values)
+    if notation is not None and notation.doubt:
+        return _ambiguous_numbers(name, notation)
+    if notation is not None:
+        found = _infer_numbers(name, cells.decode("number", notation.form)[0])
+        form, _, unit = notation.form.partition(" ")
         written = {"plain": "", "grouped": ", written 1,200.5", "comma": ", written 3,14"}[form]
-        return replace(found, reason=found.reason + written, form=form if found.kind == "number" else "")
+        reason = found.reason + written + (f", in {unit}" if unit else "")
+        return replace(found, reason=reason, form=notation.form if found.kind == "number" else "")
     if (form := date_form(cells.distinct_values)) is not None:
         order = {"iso": "dates", "dmy": "dates, day first", "mdy": "dates, month first"}
         return _ambiguous_dates(name) if form == "either" else InferredType("date", order[form], form)
@@ -511,7 +512,7 @@ def are_codes(texts: Collection[str]) -> bool:
 
 def _infer_mostly(name: str, cells: Cells) -> InferredType | None:
     """A column of mostly numbers or dates is meant as such, so the other cells may be mistakes."""
-    for kind, form_of in (("number", number_form), ("date", date_form)):
+    for kind, form_of in (("number", find_notation), ("date", date_form)):
         odd = {one for one in cells.distinct_values if form_of([one]) is None}
         if odd and sum(one in odd for one in cells.known) < 0.5 * len(cells.known):
             declare = f"declare {name}=category with --columns, or {name}={kind}"

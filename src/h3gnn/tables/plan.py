@@ -310,6 +310,9 @@ def infer_columns(
     for name in classes[1:]:
         types[name] = replace(types[name], kind="identifier", reason=f"a class besides {classes[0]}")
     for name, one in types.items():
+        if one.code != "column-ambiguous":
+            problems.add(f"the column {name!r}", one.doubt, one.remedy, one.code)
+            continue
         unreadable = cells[name].decode(one.kind, one.form)[1]
         if unreadable.size and (one.doubt or not one.declared):
             doubt, remedy = one.doubt or f"is not a {one.kind}", one.remedy or "correct the cell"

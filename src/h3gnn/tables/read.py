@@ -13,13 +13,14 @@ import numpy.typing as npt
 import pandas as pd
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.checks import SPLIT_NAMES, as_classes, known_labels, split_masks
+from h3gnn.graphs.checks import SPLIT_NAMES, as_classes, split_masks
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import NodeIndex, one_kind, quoted
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.structural import build_graph
 from h3gnn.tables.edges import EdgeRows, EdgeRules, EdgeTable, join_edges, open_edges, read_rows, unknown_ids
 from h3gnn.tables.features import FeatureFile, FeatureOptions, read_features
+from h3gnn.tables.labels import class_values
 from h3gnn.tables.plan import TablePlan
 from h3gnn.tables.reader import LoadedTable, Table, add_duplicates, open_table
 from h3gnn.tables.roles import SPLIT_PREFIX, Column, infer_class_column, pick_column, pick_id_column
@@ -65,7 +66,7 @@ class LabelTable:
         """The name of the column of the classes."""
         return None if self.label is None else self.table.names[self.label]
 
-    def read(self) -> Labels:
+    def read(self, columns: Mapping[str, str] | None = None) -> Labels:
         """Return nodes, classes and splits; an empty cell is an unknown class or in no part of a split."""
         loaded = self.loaded
         ids = loaded.ids(self.key)
@@ -77,7 +78,7 @@ class LabelTable:
                     loaded.add(row, at, f"{word!r} is not one of train, val, test", "", "split-unknown")
         loaded.problems.check()
         classes = None if self.label is None else loaded.cells(self.label).words()
-        return _labels(ids, classes, parts)
+        return _labels(ids, classes, parts, self.class_name, columns)
 
     def check_known(self, ids: Ids, known: Ids, known_by: Path | None) -> None:
         """Raise if a label is of an unknown node."""
@@ -85,11 +86,16 @@ class LabelTable:
         self.loaded.problems.check()
 
 
-def _labels(ids: Ids, words: Ids | None, splits: Sequence[Any]) -> Labels:
-    """Return labels and splits from the words of their columns."""
+def _labels(
+    ids: Ids, words: Ids | None, splits: Sequence[Any], name: str | None, columns: Mapping[str, str] | None
+) -> Labels:
+    """Return labels and splits from the words of their columns; `columns` are the declared types."""
     parts = [split_masks(column, str) for column in splits]
     masks = [np.stack(part, axis=1) for part in zip(*parts, strict=True)]
-    classes, names = (None, ()) if words is None else as_classes(known_labels(words))
+    classes, names = None, tuple[str, ...]()
+    if words is not None:
+        declared = (columns or {}).get(str(name)) == "label"
+        classes, names = as_classes(class_values(words, str(name), declared=declared))
     return Labels(ids, classes, names, masks)
 
 
@@ -203,18 +209,19 @@ def read_graph(
     label_table, found, hidden = None, None, None
     if labels is not None:
         label_table = open_labels(labels, label_id_column, label_column, split_columns, style)
-        found, hidden = label_table.read(), label_table.class_name
+        found, hidden = label_table.read(columns), label_table.class_name
     edges_first = features is None or unknown_nodes == "add"
     rows = [read_rows(one, None, None, rules) for one in tables] if edges_first else []
     if features is None:
         nodes = FeatureFile(None, _nodes_of_edges(tables, rows, found, label_table), named=True)
     else:
-        label, kinds = label_column if labels is None else None, columns or {}
+        label = label_column if labels is None else None
+        kinds = {name: kind for name, kind in (columns or {}).items() if name != hidden or kind != "label"}
         options = FeatureOptions(id_column, feature_columns, style, kinds, label, hidden, text_model, plan)
         added = partial(unknown_ids, _all_ids(rows, found)) if edges_first else None
         nodes = read_features(_listed(features), options, added)
         if found is None and nodes.classes is not None:
-            found = _labels(nodes.ids, nodes.classes, nodes.splits)
+            found = _labels(nodes.ids, nodes.classes, nodes.splits, nodes.class_name, columns)
     if not edges_first:
         known = nodes.ids if unknown_nodes == "error" else None
         rows = [read_rows(one, known, nodes.path, rules) for one in tables]

@@ -26,6 +26,7 @@ from h3gnn.graphs.ids import PLAIN, NodeIndex, is_plain, one_kind, quoted
 from h3gnn.tables import files, roles
 from h3gnn.tables.files import Problems, check_table_memory, reading, rows_of, split_line, text_blocks
 from h3gnn.tables.infer import NO_ROWS, Cells, Floats, Rows, decode_plain_numbers, is_measurement, is_number
+from h3gnn.tables.numbers import may_be_thousands
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".edges", ".edgelist")
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -221,6 +222,8 @@ def _finite_numbers(column: Any, *, parse: bool) -> Floats | None:
             try:
                 numbers = pc.ascii_trim_whitespace(chunk).cast(pa.float64())
             except pa.ArrowInvalid:
+                return None
+            if may_be_thousands({*map(str.strip, filter(None, chunk.to_pylist()))}):
                 return None
         item = numbers.type.value_type if _is_list(numbers.type) else numbers.type
         if not _is_numeric(item) or odd_list(numbers, width) is not None:
