@@ -98,6 +98,7 @@ INVALID = {
     "fan-out of another depth": (("synthetic", "--fan-out", "5,5,5"), "num-neighbors-per-hop"),
     "unknown batches": (("synthetic", "--batches", "stars"), "value-invalid"),
     "memory without a unit": (("synthetic", "--memory", "lots"), "value-invalid"),
+    "too little memory": (("synthetic", "--memory", "1MB"), "not-enough-memory"),
 }
 
 

@@ -121,7 +121,7 @@ WEIGHT = np.array([0.6, 0.4, 0.5, 0.55, 0.3, 0.5])
 
 
 def test_nearest_nodes_agree_with_the_plain_formula() -> None:
-    rows = np.random.default_rng(0).normal(size=(50, 6))
+    rows = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
     found, similarity = nearest_to_all(rows, 4)
     centred = rows - rows.mean(axis=0)
     for node in range(50):
@@ -133,7 +133,7 @@ def test_nearest_nodes_agree_with_the_plain_formula() -> None:
 
 
 def test_a_node_alone_has_no_nearest() -> None:
-    found, similarity = nearest_to_all(np.ones((1, 3)), 4)
+    found, similarity = nearest_to_all(np.ones((1, 3), dtype=np.float32), 4)
     assert found.shape == similarity.shape == (1, 0)
 
 

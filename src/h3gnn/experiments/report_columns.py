@@ -102,8 +102,10 @@ def _read(path: Path) -> pd.DataFrame:
         cells = Cells(frame[name])
         if str(frame[name].dtype) in ("object", "str", "string"):
             notation = None if are_codes(cells.distinct) else find_notation(cells.distinct_values)
-            numbers = notation is not None and not notation.doubt
-            frame[name] = cells.decode("number", notation.form)[0] if numbers else cells.texts
+            if notation is None or notation.doubt:
+                frame[name] = cells.texts
+            else:
+                frame[name] = cells.decode("number", notation.form)[0]
     return frame
 
 

@@ -486,8 +486,8 @@ def _infer_texts(name: str, cells: Cells) -> InferredType:
         return _ambiguous_numbers(name, notation)
     if notation is not None:
         found = _infer_numbers(name, cells.decode("number", notation.form)[0])
-        form, _, unit = notation.form.partition(" ")
-        written = {"plain": "", "grouped": ", written 1,200.5", "comma": ", written 3,14"}[form]
+        separators, _, unit = notation.form.partition(" ")
+        written = {"plain": "", "grouped": ", written 1,200.5", "comma": ", written 3,14"}[separators]
         reason = found.reason + written + (f", in {unit}" if unit else "")
         return replace(found, reason=reason, form=notation.form if found.kind == "number" else "")
     if (form := date_form(cells.distinct_values)) is not None:

@@ -95,7 +95,7 @@ def _labels(
     classes, names = None, tuple[str, ...]()
     if words is not None:
         declared = (columns or {}).get(str(name)) == "label"
-        classes, names = as_classes(class_values(words, str(name), declared=declared))
+        classes, names = as_classes(class_values(words.tolist(), str(name), declared=declared))
     return Labels(ids, classes, names, masks)
 
 
