@@ -1,4 +1,7 @@
-"""Checkpoint files: how often they are written, and the folder that holds the newest ones."""
+"""Checkpoint files: how often they are written, their layout, and the folder that holds the newest ones.
+
+`training.checkpoints` collects the tensors that they contain.
+"""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ import pandas as pd
 from h3gnn.errors import GraphError
 from h3gnn.graphs.ids import is_missing
 from h3gnn.resources import check_memory
+from h3gnn.tables.dates import ISO_DATE, SECONDS_PER_DAY, date_form, parse_days
 from h3gnn.tables.numbers import Notation, find_notation, parse_number
 from h3gnn.tables.roles import INDEX_NAMES, is_class_name, is_id_name, is_question
 
@@ -46,14 +47,8 @@ FALSE = frozenset({"false", "no", "f", "n", "0", "0.0"})
 MOST_CATEGORIES = 100  # A column of long values with more distinct ones than this is text
 MOST_CLASSES = 50  # A column with more distinct values is not the class, whatever its name
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)", re.IGNORECASE)
-ISO_DATE = re.compile(
-    r"(\d{4})[-/](\d{1,2})(?:[-/](\d{1,2}))?"
-    r"(?:[T ]+(\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?)\s*(Z|UTC|[+-]\d{2}:?\d{2})?)?"
-)
-DAY_MONTH_YEAR = re.compile(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?:[T ]+(\d{1,2}:\d{2}(?::\d{2})?))?")
 UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff\u1780-\u17ff]")
 """Scripts without spaces between words: Japanese and Chinese, Thai and Lao, Khmer."""
-SECONDS_PER_DAY = 86_400.0
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -196,49 +191,13 @@ def _parse_number(text: str, form: str) -> float | None:
     return np.nan if is_missing_word(text) else parse_number(text, form)
 
 
+def _parse_days(text: str, form: str) -> float | None:
+    return np.nan if is_missing_word(text) else parse_days(text, form)
+
+
 def _parse_boolean(text: str) -> float | None:
     word = text.lower()
     return 1.0 if word in TRUE else 0.0 if word in FALSE else np.nan if word in MISSING_WORDS else None
-
-
-def date_form(texts: Collection[str]) -> str | None:
-    """Return how dates are written: "iso", "dmy", "mdy", "either" if ambiguous; None for no dates."""
-    if not texts:
-        return None
-    if all(_parse_iso(one) is not None for one in texts):
-        return "iso"
-    parts = [DAY_MONTH_YEAR.fullmatch(one) for one in texts]
-    if not all(parts):
-        return None
-    first = max(int(part[1]) for part in parts if part)
-    second = max(int(part[3]) for part in parts if part)
-    if first > 12 or any(part[2] == "." for part in parts if part):  # with dots the day is always first
-        return "dmy" if second <= 12 else None
-    return "mdy" if second > 12 else "either"
-
-
-def _parse_days(text: str, form: str) -> float | None:
-    if is_missing_word(text):
-        return np.nan
-    parts = None if form == "iso" else DAY_MONTH_YEAR.fullmatch(text)
-    if parts:
-        day, month = (parts[1], parts[3]) if form == "dmy" else (parts[3], parts[1])
-        text = f"{parts[4]}-{month}-{day}" + (f" {parts[5]}" if parts[5] else "")
-    moment = _parse_iso(text)
-    return None if moment is None else moment.timestamp() / SECONDS_PER_DAY
-
-
-def _parse_iso(text: str) -> datetime.datetime | None:
-    parts = ISO_DATE.fullmatch(text)
-    if parts is None:
-        return None
-    year, month, day, clock, zone = parts.groups()
-    zone = "+00:00" if zone in (None, "Z", "UTC") else zone
-    clock = "00:00" if clock is None else clock if clock[2] == ":" else f"0{clock}"
-    try:
-        return datetime.datetime.fromisoformat(f"{year}-{int(month):02d}-{int(day or 1):02d}T{clock}{zone}")
-    except ValueError:
-        return None
 
 
 def _is_list(cell: Any) -> bool:
