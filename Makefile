@@ -7,7 +7,7 @@ TOOLS := $(VENV)/.tools
 PROCESSES ?= 2
 TABLE ?= $(if $(ARGS),,all)
 
-.PHONY: help demo test test-slow lint docs format bench reproduce clean
+.PHONY: help demo test tests test-slow lint docs format bench reproduce clean
 
 help:
 	@echo "make demo       fit the built-in graph, print the table, write the report page"
@@ -45,7 +45,9 @@ docs: $(TOOLS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test: $(TOOLS)
-	$(MAKE) --jobs=2 lint docs
+	$(MAKE) --jobs=2 docs lint tests
+
+tests: $(TOOLS)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(PROCESSES) --dist worksteal
 
 test-slow: $(TOOLS)

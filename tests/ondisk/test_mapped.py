@@ -148,7 +148,7 @@ def test_rows_of_an_array_are_nodes_by_position(tmp_path: Path) -> None:
 
 
 @given(st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_the_support_in_files_is_the_support_in_memory(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
