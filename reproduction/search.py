@@ -18,7 +18,7 @@ from h3gnn.evaluation.protocols import NESTED, POOLED, PUBLISHED
 from h3gnn.evaluation.results import Result
 from h3gnn.experiments.methods import Method
 from h3gnn.experiments.run import labels_and_masks, run_method
-from h3gnn.experiments.search import Changes, NestedSearch, Trainer, Trials, ranges_of
+from h3gnn.experiments.search import Changes, NestedSearch, SearchResult, Trainer, Trials, ranges_of
 from h3gnn.experiments.spaces import SearchBudget, with_objectives
 from h3gnn.graphs.graph import Graph
 
@@ -66,20 +66,10 @@ class TestSelection:
 
 
 @dataclass(frozen=True)
-class TableSearch:
-    """The outcome of `search_protocols`.
+class TableSearch(SearchResult):
+    """The outcome of `search_protocols`, with ablations under `nested` by name."""
 
-    Attributes:
-        results: by the name of the protocol.
-        parts: ablations under `nested`, by name.
-        record: every setting that was tried, with its score on each split's own nodes.
-        chosen: the choice of `pooled`: one setting for the whole graph.
-    """
-
-    results: dict[str, Result]
     parts: dict[str, Result]
-    record: dict[str, Any]
-    chosen: Changes
 
 
 def search_protocols(
@@ -100,7 +90,7 @@ def search_protocols(
     search = NestedSearch(method, graph, None, device, method.used_seeds(seeds), budget, name)
     if method.supervised:
         found = search.classifiers()
-        return TableSearch(found.results, {}, found.record, found.chosen)
+        return TableSearch(found.results, found.record, found.chosen, {})
     trials = Trials(search.validation)
     tested = TestSelection(graph, device) if PUBLISHED.name in protocols else None
     about = search.explore(*(one.add for one in (trials, tested) if one is not None))
@@ -123,7 +113,7 @@ def search_protocols(
     }
     if tested is not None:
         results[PUBLISHED.name] = _published(search, tested.chosen(), about)
-    return TableSearch(results, ablations, search.record(trials, about), pooled.changes)
+    return TableSearch(results, search.record(trials, about), pooled.changes, ablations)
 
 
 def _published(search: NestedSearch, changes: Changes, about: Mapping[str, Any]) -> Result:

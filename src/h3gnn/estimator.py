@@ -225,7 +225,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         with process_group(device) as ranks:
             prepared = Preprocessing.of(settings).fit(graph)
             order = TrainingOrder.of(graph, settings)
-            ordered = prepared if order is None else Preprocessing.of(settings).fit(order(graph))
+            ordered = prepared if order is None else Preprocessing.of(settings).fit(order.graph)
             smoothing = choose_smoothing(settings, ordered)
             if snapshots is not None:
                 read_out = snapshot_read_out(graph, settings, smoothing, device, order)

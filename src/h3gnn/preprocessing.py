@@ -261,6 +261,7 @@ def build_smoother(graph: GraphLike, kind: str, strength: float, device: torch.d
 class TrainingOrder:
     """The order of nodes and columns in which random numbers are drawn: it follows from the graph alone."""
 
+    graph: Graph  # in this order
     nodes: npt.NDArray[np.int64]
     columns: list[int] | None  # None for the order of the graph
 
@@ -273,13 +274,9 @@ class TrainingOrder:
         names = graph.feature_names
         columns = sorted(range(len(names)), key=names.__getitem__) if names else None
         columns = None if columns == list(range(len(names))) else columns
-        return cls(canonical_order(graph if columns is None else with_columns(graph, columns, ())), columns)
-
-    def __call__(self, graph: GraphLike) -> Graph:
-        """Return the graph in this order."""
-        assert isinstance(graph, Graph)
-        sorted_columns = graph if self.columns is None else with_columns(graph, self.columns, ())
-        return reorder_nodes(sorted_columns, self.nodes)
+        graph = graph if columns is None else with_columns(graph, columns, ())
+        nodes = canonical_order(graph)
+        return cls(reorder_nodes(graph, nodes), nodes, columns)
 
     def restore(self, encoder: EncoderStack, history: History, trained: Support, support: Support) -> None:
         """Put what was learned for each node, edge and column back into the order of the graph."""

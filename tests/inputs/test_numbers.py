@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from h3gnn.tables.reader import _finite_numbers
 from tests.inputs.tables import FORMATS, outcome
 
 ASKS_SEPARATOR = "number-ambiguous"
@@ -150,3 +152,11 @@ def test_one_cell_of_thousands_decides_the_separator_for_the_column(tmp_path: Pa
     assert same(outcome(tmp_path, column), [1.2] * 50 + [3.75])
     column = ["1,200"] * 50 + ["1,200,300"]
     assert same(outcome(tmp_path, column), [1200.0] * 50 + [1_200_300.0])
+
+
+def test_the_separator_is_decided_from_all_chunks_of_a_column() -> None:
+    column = pa.chunked_array([["1.200", "950"], ["1.5", "2"]])
+    numbers = _finite_numbers(column, parse=True)
+    assert numbers is not None
+    assert numbers[:, 0].tolist() == [1.2, 950, 1.5, 2]
+    assert _finite_numbers(column.slice(0, 2), parse=True) is None

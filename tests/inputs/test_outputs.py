@@ -39,9 +39,9 @@ def test_a_folder_with_files_of_the_user_is_left_alone(run: Path, tmp_path: Path
     own = tmp_path / "data" / name
     own.parent.mkdir()
     own.write_text("mine")
-    code, said, text = command("export", run, "--to", to, "--out", own.parent)
+    code, printed, text = command("export", run, "--to", to, "--out", own.parent)
     assert code != 0, text
-    assert said["error"]["code"] == "folder-not-empty"
+    assert printed["error"]["code"] == "folder-not-empty"
     assert [one.name for one in own.parent.iterdir()] == [name]
     assert own.read_text() == "mine"
 
@@ -52,9 +52,9 @@ def test_an_export_can_be_repeated(run: Path, tmp_path: Path, to: str) -> None:
         code, _, text = command("export", run, "--to", to, "--out", tmp_path / "out")
         assert code == 0, text
     (tmp_path / "out" / "thesis.txt").write_text("mine")
-    code, said, _ = command("export", run, "--to", to, "--out", tmp_path / "out")
+    code, printed, _ = command("export", run, "--to", to, "--out", tmp_path / "out")
     assert code != 0
-    assert said["error"]["code"] == "folder-not-empty"
+    assert printed["error"]["code"] == "folder-not-empty"
     assert (tmp_path / "out" / "thesis.txt").read_text() == "mine"
 
 

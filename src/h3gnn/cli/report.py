@@ -67,7 +67,7 @@ def report(
             title=title,
             columns=own,
             other=other,
-            told=lambda words, share: stage(words, SCORING * share),
+            watch=lambda words, share: stage(words, SCORING * share),
         )
         maps = page_maps(
             findings,

@@ -78,7 +78,7 @@ def collect_findings(
     title: str | None = None,
     columns: OwnColumns | None = None,
     other: tuple[str, H3GNN] | None = None,
-    told: Watch = lambda words, share: None,
+    watch: Watch = lambda words, share: None,
 ) -> Findings:
     """Return the data of a report about a fitted model.
 
@@ -88,11 +88,11 @@ def collect_findings(
         title: of the page; by default a description of the graph.
         columns: a table about the nodes, in the order of the graph's.
         other: name and model of another run to compare with.
-        told: receives the next step, and the share of the work that is done.
+        watch: receives the next step, and the share of the work that is done.
     """
     check_in_memory(model)
     graph, own = with_splits(model.graph_), columns or OwnColumns()
-    told("an untrained encoder", 0.0)
+    watch("an untrained encoder", 0.0)
     untrained = H3GNN.from_settings({**model.get_settings(), "epochs": 0, "verbose": False})
     embeddings = {RAW: raw_features(graph), UNTRAINED: untrained.fit_transform(graph)}
     embeddings[TRAINED] = model.embedding_
@@ -102,12 +102,12 @@ def collect_findings(
     kept = np.unique(np.linspace(0, graph.num_nodes - 1, min(graph.num_nodes, most_nodes)).astype(np.int64))
     attention = token_attention(model)
     measures = node_measures(model, graph, attention)
-    told("principal directions", 0.0)
+    watch("principal directions", 0.0)
     reduced, members = reduce_all(embeddings), reduce_all(member_columns(model))
-    scores, categories = _score(reduced, members, graph, measures, told)
+    scores, categories = _score(reduced, members, graph, measures, watch)
     categories = (*categories, *own.categories)
     measures = (*measures, *own.measures, *_features(model, graph))
-    told("neighbours", 1.0)
+    watch("neighbours", 1.0)
     count = NEAREST if len(kept) <= MANY_NODES else FEWER_NEAREST
     nearest, similarity = nearest_to_all(reduced[TRAINED][kept], count)
     weights, changes = model_edges(model, graph, kept)

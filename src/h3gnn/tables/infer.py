@@ -24,7 +24,7 @@ from h3gnn.errors import GraphError
 from h3gnn.graphs.ids import is_missing
 from h3gnn.resources import check_memory
 from h3gnn.tables.dates import ISO_DATE, SECONDS_PER_DAY, date_form, parse_days
-from h3gnn.tables.numbers import Notation, find_notation, parse_number
+from h3gnn.tables.numbers import POINT, Notation, find_notation, parse_number
 from h3gnn.tables.roles import INDEX_NAMES, is_class_name, is_id_name, is_question
 
 KINDS = ("number", "boolean", "category", "date", "list", "text", "identifier", "constant", "label")
@@ -35,18 +35,14 @@ FORMS = {
 }
 """Notations that can follow a kind and a colon: `opened=date:dmy`."""
 NOT_ENCODED = ("identifier", "constant", "label")
-MISSING_WORDS = frozenset(
-    [
-        *("", "na", "n/a", "#n/a", "nan", "null", "none", "<na>", "nat", "\\n"),
-        *("-", "--", "?", "unknown", "missing"),
-    ]
-)
+NULL_WORDS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "<na>", "nat", "\\n"})
+"""Words that programs write for a missing value, in lower case."""
+MISSING_WORDS = NULL_WORDS | {"-", "--", "?", "unknown", "missing"}
 """Words for a missing number, date or boolean. In a column of words they are words."""
 TRUE = frozenset({"true", "yes", "t", "y", "1", "1.0"})
 FALSE = frozenset({"false", "no", "f", "n", "0", "0.0"})
 MOST_CATEGORIES = 100  # A column of long values with more distinct ones than this is text
 MOST_CLASSES = 50  # A column with more distinct values is not the class, whatever its name
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)", re.IGNORECASE)
 UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff\u1780-\u17ff]")
 """Scripts without spaces between words: Japanese and Chinese, Thai and Lao, Khmer."""
 
@@ -59,7 +55,7 @@ NO_ROWS: Rows = np.empty(0, dtype=np.int64)
 def is_number(cell: str) -> bool:
     """Whether a cell holds one number as files write them: no inner spaces, no underscores; or NaN."""
     text = cell.strip()
-    return NUMBER.fullmatch(text) is not None or text.lower().lstrip("+-") == "nan"
+    return POINT.fullmatch(text) is not None or text.lower().lstrip("+-") == "nan"
 
 
 def is_measurement(cell: str) -> bool:
@@ -68,7 +64,7 @@ def is_measurement(cell: str) -> bool:
 
 
 def is_missing_word(text: str) -> bool:
-    """Whether a text stands for a missing number, date or boolean."""
+    """Whether a text is a word for a missing number, date or boolean."""
     return text.lower() in MISSING_WORDS
 
 
@@ -155,7 +151,7 @@ class Cells:
         if pd.api.types.is_timedelta64_dtype(self.column.dtype):
             seconds = self.column.dt.total_seconds()
             return seconds.to_numpy(dtype=np.float64, na_value=np.nan), NO_ROWS
-        return _decode_texts(self.texts, lambda text: _parse_number(text, form))
+        return _decode_texts(self.texts, lambda text: parse_number(text, form))
 
     def _dates(self, form: str) -> tuple[Floats, Rows]:
         """Return days since 1970 in UTC, NaN where missing."""
@@ -169,13 +165,13 @@ class Cells:
         for row, cell in enumerate(self.values):
             if isinstance(cell, datetime.date):
                 texts[row] = cell.isoformat()
-        return _decode_texts(texts, lambda text: _parse_days(text, form))
+        return _decode_texts(texts, lambda text: parse_days(text, form))
 
 
 def _decode_texts(texts: Array, parse: Callable[[str], float | None]) -> tuple[Floats, Rows]:
-    """Parse each distinct text once; `parse` returns None for a text that it cannot read."""
+    """Parse each distinct text that is not missing once; `parse` returns None for one it cannot read."""
     codes, distinct = pd.factorize(texts)
-    parsed = [parse(one) for one in distinct.tolist()]
+    parsed = [np.nan if is_missing_word(one) else parse(one) for one in distinct.tolist()]
     unreadable = np.array([one is None for one in parsed] + [False], dtype=bool)
     values = np.array([np.nan if one is None else one for one in parsed] + [np.nan], dtype=np.float64)
     return values[codes], np.flatnonzero(unreadable[codes])
@@ -183,21 +179,12 @@ def _decode_texts(texts: Array, parse: Callable[[str], float | None]) -> tuple[F
 
 def decode_plain_numbers(texts: Array) -> tuple[Floats, Rows]:
     """Return numbers without units, NaN where missing, and the rows that hold something else."""
-    missing = {one: np.nan for one in {*texts} if one is None or is_missing_word(one)}
-    return _decode_texts(texts, lambda one: float(one) if is_number(one) else missing.get(one))
-
-
-def _parse_number(text: str, form: str) -> float | None:
-    return np.nan if is_missing_word(text) else parse_number(text, form)
-
-
-def _parse_days(text: str, form: str) -> float | None:
-    return np.nan if is_missing_word(text) else parse_days(text, form)
+    return _decode_texts(texts, lambda one: float(one) if is_number(one) else None)
 
 
 def _parse_boolean(text: str) -> float | None:
     word = text.lower()
-    return 1.0 if word in TRUE else 0.0 if word in FALSE else np.nan if word in MISSING_WORDS else None
+    return 1.0 if word in TRUE else 0.0 if word in FALSE else None
 
 
 def _is_list(cell: Any) -> bool:

@@ -6,10 +6,8 @@ import re
 from collections.abc import Sequence
 
 from h3gnn.errors import GraphError
+from h3gnn.tables.infer import MOST_CLASSES, NULL_WORDS
 
-MISSING_LABELS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "<na>", "nat", "\\n"})
-"""Words for a missing label, in lower case."""
-MOST_CLASSES = 50
 MOST_FRACTIONS = 20
 MANY_ROWS = 20  # with fewer labelled rows nothing is concluded from distinct values
 NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d*)?")
@@ -22,14 +20,14 @@ def class_values(
     """Return the class of each row, integers and fractions as numbers, None where it is missing.
 
     Cells that could mean something else raise a question: spellings that differ in case, a negative number
-    that may stand for "unknown", and numbers that look like a regression target.
+    that may mean "unknown", and numbers that look like a regression target.
 
     Args:
         words: the cells as text, "" where empty.
         name: name of the column, for messages.
         declared: whether the user declared the column as label, so that numbers are classes.
     """
-    texts = [None if word.strip().lower() in MISSING_LABELS else word.strip() for word in words]
+    texts = [None if word.strip().lower() in NULL_WORDS else word.strip() for word in words]
     known = [text for text in texts if text is not None]
     if known and all(NUMBER.fullmatch(text) for text in known):
         numbers = {float(text) for text in known}

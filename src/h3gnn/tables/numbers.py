@@ -82,9 +82,7 @@ def parse_number(text: str, form: str) -> float | None:
 
 def may_be_thousands(texts: Collection[str]) -> bool:
     """Whether plain numbers may be integers with points between thousands: 1.200 beside 950."""
-    pointed = [text for text in texts if "." in text]
-    grouped = bool(pointed) and all(THOUSANDS.fullmatch(text) for text in pointed)
-    return grouped and bool(_find_separator(texts)[1])
+    return bool(_find_separator(texts)[1])
 
 
 def _split_unit(text: str) -> tuple[str, str]:
@@ -116,16 +114,15 @@ def _find_separator(numbers: Collection[str]) -> tuple[str, str]:
     Cells such as 3,14 and 1.200,5 decide; 1,200 and 2.000 do not, and need a cell that decides or that has
     digits in groups.
     """
+    other = {",": ".", ".": ","}
     decimals, grouped, open_cells = set[str](), set[str](), set[str]()
     for number in numbers:
         marks = [mark for mark in number if mark in ".,"]
         if not marks:
             continue
         if len(marks) > 1:
-            last_is_group = len({*marks}) == 1
-            grouping = marks[0]
-            grouped.add(grouping)
-            decimals.add({",": ".", ".": ","}[grouping] if last_is_group else marks[-1])
+            grouped.add(marks[0])
+            decimals.add(other[marks[0]])
         elif THOUSANDS.fullmatch(number) or re.fullmatch(r"[+-]?0,\d{3}", number):
             open_cells.add(marks[0])
         else:
@@ -138,9 +135,8 @@ def _find_separator(numbers: Collection[str]) -> tuple[str, str]:
             return "plain", "a separator before three digits may separate thousands or decimals"
         return "plain", ""
     decimal = decimals.pop()
-    other = {",": ".", ".": ","}[decimal]
-    if other in open_cells and other not in grouped:
-        return "plain", f"{other} before three digits may separate thousands or decimals"
+    if other[decimal] in open_cells - grouped:
+        return "plain", f"{other[decimal]} before three digits may separate thousands or decimals"
     if decimal == ",":
         return "comma", ""
     return ("grouped" if "," in grouped | open_cells else "plain"), ""

@@ -26,7 +26,7 @@ from h3gnn.graphs.ids import PLAIN, NodeIndex, is_plain, one_kind, quoted
 from h3gnn.tables import files, roles
 from h3gnn.tables.files import Problems, check_table_memory, reading, rows_of, split_line, text_blocks
 from h3gnn.tables.infer import NO_ROWS, Cells, Floats, Rows, decode_plain_numbers, is_measurement, is_number
-from h3gnn.tables.numbers import may_be_thousands
+from h3gnn.tables.numbers import THOUSANDS, may_be_thousands
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".edges", ".edgelist")
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -223,8 +223,6 @@ def _finite_numbers(column: Any, *, parse: bool) -> Floats | None:
                 numbers = pc.ascii_trim_whitespace(chunk).cast(pa.float64())
             except pa.ArrowInvalid:
                 return None
-            if may_be_thousands({*map(str.strip, filter(None, chunk.to_pylist()))}):
-                return None
         item = numbers.type.value_type if _is_list(numbers.type) else numbers.type
         if not _is_numeric(item) or odd_list(numbers, width) is not None:
             return None
@@ -232,7 +230,17 @@ def _finite_numbers(column: Any, *, parse: bool) -> Floats | None:
         width = parts[-1].shape[1]
         if not np.isfinite(parts[-1]).all():
             return None
-    return np.concatenate(parts)
+    return None if parse and _is_text(column.type) and _may_be_thousands(column) else np.concatenate(parts)
+
+
+def _may_be_thousands(column: Any) -> bool:
+    """Whether numbers written as text may have points between thousands; Arrow rules most columns out."""
+    texts = pc.ascii_trim_whitespace(column)
+    pointed = pc.match_substring(texts, ".")
+    decimals = pc.and_not(pointed, pc.match_substring_regex(texts, f"^{THOUSANDS.pattern}$"))
+    if not pc.any(pointed).as_py() or pc.any(decimals).as_py():
+        return False
+    return may_be_thousands(pc.unique(texts).to_pylist())
 
 
 def _series(column: Any) -> pd.Series[Any]:

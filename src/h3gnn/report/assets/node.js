@@ -46,8 +46,8 @@ function showNode(panel, data, node, go, swatch) {
   }
   panel.append(head, facts);
   if (data.attention) panel.append(attentionOf(data, node));
-  const heard = neighborsOf(data, node);
-  if (data.neighbors) panel.append(neighborList(data, node, heard, go, swatch));
+  const neighbors = neighborsOf(data, node);
+  if (data.neighbors) panel.append(neighborList(data, node, neighbors, go, swatch));
   const near = nearestTo(data, node);
   if (near.length) {
     panel.append(make("h4", { text: "Nearest in the embedding" }),
@@ -85,19 +85,19 @@ function attentionOf(data, node) {
 
 const TOKEN_COLOURS = [0, 5, 1, 4, 3, 2, 6, 7];
 
-function neighborList(data, node, heard, go, swatch) {
-  const total = data.neighbors.total[node], learned = data.edgeChanges.length, down = heard.filter((one) => one.change < 0).length;
+function neighborList(data, node, neighbors, go, swatch) {
+  const total = data.neighbors.total[node], learned = data.edgeChanges.length, down = neighbors.filter((one) => one.change < 0).length;
   const box = make("div", {}, make("h4", { text: "Hears in the graph" }));
-  if (!heard.length) { box.append(make("p", { class: "quiet", text: total ? "None of its neighbours is on this page." : "Nobody: it has no neighbours." })); return box; }
-  const told = total > heard.length ? `${count(heard.length)} of ${count(total)} neighbours are on this page; ` : `${count(total)} ${total === 1 ? "neighbour" : "neighbours"}; `;
+  if (!neighbors.length) { box.append(make("p", { class: "quiet", text: total ? "None of its neighbours is on this page." : "Nobody: it has no neighbours." })); return box; }
+  const told = total > neighbors.length ? `${count(neighbors.length)} of ${count(total)} neighbours are on this page; ` : `${count(total)} ${total === 1 ? "neighbour" : "neighbours"}; `;
   box.append(make("p", { class: "quiet", text: `${told}${learned ? `${count(down)} turned down in training. On the map: solid lines turned up, dashed lines turned down` : "their weights are fixed"}; rings mark the nearest in the embedding.` }));
-  const shown = heard.length > MOST_LISTED ? [...heard.slice(0, MOST_LISTED / 2), ...heard.slice(-MOST_LISTED / 2)] : heard;
+  const shown = neighbors.length > MOST_LISTED ? [...neighbors.slice(0, MOST_LISTED / 2), ...neighbors.slice(-MOST_LISTED / 2)] : neighbors;
   box.append(listOf(shown, (one) => [
     nodeButton(data, one.node, go, swatch),
     learned ? make("span", { class: `change ${one.change < 0 ? "down" : "up"}`, text: `${one.change < 0 ? "▼" : "▲"} ${signedPercent(one.change)}` }) : "",
     make("span", { class: "value", text: one.weight.toFixed(2) }),
   ], learned ? "change in training, learned weight" : "weight"));
-  if (shown.length < heard.length) box.append(make("p", { class: "quiet", text: `${learned ? `The ${MOST_LISTED} most changed` : MOST_LISTED} of ${count(heard.length)} are listed.` }));
+  if (shown.length < neighbors.length) box.append(make("p", { class: "quiet", text: `${learned ? `The ${MOST_LISTED} most changed` : MOST_LISTED} of ${count(neighbors.length)} are listed.` }));
   return box;
 }
 
