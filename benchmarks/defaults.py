@@ -7,8 +7,7 @@ the fit. A graph with one split of few labels is judged on repeated draws instea
 training and validation nodes together, the rest of them to judge. Test nodes are never looked at. What FILE
 holds already is not trained again.
 
-`--table FILE …` prints stored runs as one table. `--picture PICTURE SECONDS ACCURACY` draws sizes: the
-seconds of one stored file (a graph on a processor) against the mean accuracy over the graphs of another.
+`--table FILE …` prints stored runs as one table.
 """
 
 from __future__ import annotations
@@ -58,18 +57,22 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "powers of Ã for walks": {"smoother": "powers"},
     "edge weights learned, rate × 30": {"edge_weights": "learned", "edge_rate": 30.0},
 }
+FORMER: dict[str, Any] = {"n_models": 8, "epochs": 50, "learning_rate": 0.002}
 SIZES: dict[str, dict[str, Any]] = {
     "default": {},
     "quick": preset("quick"),
-    "4 models": {"n_models": 4},
-    "4 models, 30 epochs": {"n_models": 4, "epochs": 30, "learning_rate": 0.004},
-    "30 epochs": {"epochs": 30, "learning_rate": 0.004},
-    "1,024 nodes per step": {"nodes_per_step": 1024},
-    "width 64": {"channels": 64},
-    "float32": {"precision": "float32"},
-    "16 models": {"n_models": 16},
-    "100 epochs": {"epochs": 100, "learning_rate": 0.001},
+    "8 models, 50 epochs": FORMER,
+    "8 models, 50 epochs, no input blocks": {**FORMER, "input_weight": 0.0},
+    "no input blocks": {"input_weight": 0.0},
+    "untrained": {"epochs": 0},
+    "input weight 0.2": {"input_weight": 0.2},
+    "input weight 0.8": {"input_weight": 0.8},
+    "1,024 dimensions": {"dimensions": 1024},
+    "512 dimensions": {"dimensions": 512},
+    "256 dimensions": {"dimensions": 256},
+    "128 dimensions": {"dimensions": 128},
 }
+RIDGES = tuple(10.0 ** (exponent / 2) for exponent in range(-6, 4))
 DRAWS, PER_CLASS = 20, 20
 
 
@@ -99,14 +102,17 @@ def score(graph: Graph, settings: dict[str, Any], device: str, seeds: int = 1) -
     """
     assert graph.labels is not None
     where = pick_device(device)
-    judge = RidgeValidation(graph.labels, *splits_of(graph), where)
+    judge = RidgeValidation(graph.labels, *splits_of(graph), where, RIDGES, by_column=False)
+    most = graph.num_nodes - 1
+    if settings.get("dimensions"):
+        settings = settings | {"dimensions": min(settings["dimensions"], most)}
     first = settings.get("random_state", 0)
     fitted = [
         H3GNN.from_settings({**settings, "device": device, "random_state": first + seed}).fit(graph)
         for seed in range(seeds)
     ]
-    embeddings = torch.stack([torch.from_numpy(model.embedding_) for model in fitted])
-    each = 100 * judge.accuracies(embeddings.to(where)).double().mean(dim=0)
+    rows = [torch.from_numpy(model.embedding_).to(where) for model in fitted]
+    each = 100 * torch.stack([judge.accuracies(one) for one in rows]).double().mean(dim=0)
     error = float(each.std() / len(each) ** 0.5) if len(each) > 1 else float("nan")
     seconds = sum(float(model.cost_["seconds"] or 0) for model in fitted) / seeds
     cost = {"seconds": round(seconds, 3), "smoothing": fitted[0].smoothing_}
@@ -132,38 +138,12 @@ def table(runs: list[dict[str, Any]], variants: Iterable[str]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def draw(picture: Path, seconds: Path, accuracy: Path) -> None:
-    """Draw the mean accuracy over the graphs of one file against the seconds that another one tells."""
-    import matplotlib.pyplot as plt
-
-    costs, runs = (json.loads(path.read_text())["runs"] for path in (seconds, accuracy))
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    for size in SIZES:
-        cost, scored = costs[0]["scores"].get(size), [run["scores"].get(size) for run in runs]
-        if cost is None or not all(scored):
-            continue
-        at = cost["seconds"], sum(one["accuracy"] for one in scored) / len(scored)
-        axes.plot(*at, "o", color="#0b6e4f" if size == "default" else "#8a8a8a")
-        axes.annotate(size, at, xytext=(6, 4), textcoords="offset points", fontsize=8)
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.margins(0.15)
-    axes.set_xlabel(f"seconds of a fit of {costs[0]['graph']} on {torch.get_num_threads()} cores")
-    axes.set_ylabel(f"validation accuracy, mean over {len(runs)} graphs (%)")
-    axes.grid(alpha=0.3)
-    figure.savefig(picture, dpi=150)
-
-
 def main() -> None:
     """Measure, or show what was measured."""
     parser = arguments(__doc__)
     parser.add_argument("--sizes", action="store_true", help="sizes of the default, not its ingredients")
-    parser.add_argument("--picture", nargs=3, type=Path, metavar=("PICTURE", "SECONDS", "ACCURACY"))
     asked = parser.parse_args()
-    if asked.picture:
-        draw(*asked.picture)
-    else:
-        measure_or_show(asked, SIZES if asked.sizes else VARIANTS, {**VARIANTS, **SIZES})
+    measure_or_show(asked, SIZES if asked.sizes else VARIANTS, {**VARIANTS, **SIZES})
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:

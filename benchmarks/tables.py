@@ -191,14 +191,6 @@ def scale_accuracy() -> str:
     return _with_origin(found, grid(headings.split(","), rows))
 
 
-def sizes_cpu() -> str:
-    """Return what sizes of the default take on a CPU, the slowest first."""
-    (run,) = stored("sizes_cpu")["runs"]
-    scores = sorted(run["scores"].items(), key=lambda one: -one[1]["seconds"])
-    cells = [[name, f"{one['seconds']:.0f}", f"{one['accuracy']:.1f}"] for name, one in scores]
-    return grid(["", f"seconds of a fit of {run['graph']}", "validation accuracy"], cells)
-
-
 def choosing() -> str:
     """Return how several rules that choose the strength of the probe do on hidden validation nodes."""
     rules = {
@@ -213,6 +205,25 @@ def choosing() -> str:
         for graph, row in [*found["rows"].items(), ("mean", found["mean"])]
     ]
     return grid(["graph", *rules.values()], rows)
+
+
+def sizes() -> str:
+    """Return sizes of the default as rows, with their mean over the graphs."""
+    runs = stored("sizes")["runs"]
+    lines = [
+        "| | " + " | ".join(run["graph"] for run in runs) + " | mean |",
+        "| --- " * (len(runs) + 2) + "|",
+    ]
+    for name in defaults.SIZES:
+        found = [run["scores"].get(name, {}).get("accuracy") for run in runs]
+        known = [one for one in found if one is not None]
+        average = f"{sum(known) / len(known):.2f}" if len(known) == len(runs) else "–"
+        lines.append(
+            f"| {name} | "
+            + " | ".join("–" if one is None else f"{one:.1f}" for one in found)
+            + f" | {average} |"
+        )
+    return "\n".join(lines)
 
 
 PIECES: dict[str, Callable[[], str]] = {
@@ -239,8 +250,7 @@ PIECES: dict[str, Callable[[], str]] = {
     "scale_accuracy": scale_accuracy,
     "page": lambda: table([row | {"nodes": f"{row['nodes']:,}"} for row in stored("page")["rows"]], OPENED),
     "defaults": lambda: defaults.table(stored("defaults")["runs"], defaults.VARIANTS),
-    "sizes": lambda: defaults.table(stored("sizes")["runs"], defaults.SIZES),
-    "sizes_cpu": sizes_cpu,
+    "sizes": sizes,
     "comparisons": lambda: comparisons.table(stored("comparisons")["graphs"]),
     "choosing": choosing,
     "anomalies": lambda: anomalies.markdown(stored("anomalies")["rows"]).strip(),

@@ -12,7 +12,16 @@ from h3gnn.experiments.methods import METHODS, Method, variant
 from h3gnn.experiments.run import settings_of
 from h3gnn.settings import BEFORE, kept_for, original
 from reproduction.files import fingerprint
-from reproduction.specifications import Entry, Table, allowance, group, longest_of, parts_of, widths_of
+from reproduction.specifications import (
+    Entry,
+    Table,
+    allowance,
+    defaults,
+    group,
+    longest_of,
+    parts_of,
+    widths_of,
+)
 
 FORMAT = 3
 """Grows when the content of a kept cell changes its meaning, so that older ones are done again."""
@@ -108,7 +117,10 @@ class Scope:
 
     def settings_of(self, preset: str | None, **changes: Any) -> dict[str, Any]:
         """Return the settings of a preset, or the defaults, with some changes: all that shape a result."""
-        model = H3GNN.from_settings(changes) if preset is None else H3GNN.from_preset(preset, **changes)
+        if preset is None:
+            model = H3GNN.from_settings({**defaults()["settings"], **changes})
+        else:
+            model = H3GNN.from_preset(preset, **changes)
         params: dict[str, Any] = model.get_settings()
         if self.quick:
             params |= QUICK | {"epochs": min(QUICK_EPOCHS, params["epochs"])}
@@ -169,11 +181,21 @@ def _clusterings(table: Table, entry: Entry, graph: str, scope: Scope) -> list[L
     return [Line(entry.title, graph, (cell,))]
 
 
+def _settings(entry: Entry) -> dict[str, Any]:
+    """Return the settings of an entry's method, with the defaults of H3GNN when the tables were run."""
+    method = METHODS[entry.method]
+    former = defaults()["settings"] if method.takes_settings else {}
+    fixed = {**method.settings, **entry.changes}
+    return {**settings_of(method), **former, **fixed}
+
+
 def _method_params(entry: Entry, graph: str, scope: Scope) -> dict[str, Any]:
     """Return all that a method's outcome depends on: its settings, their ranges, and its allowance."""
     method = METHODS[entry.method]
-    settings = {**settings_of(method), **entry.changes}
+    settings = _settings(entry)
     ranges = {key: list(values) for key, values in method.ranges.items()}
+    if method.takes_settings and not entry.method.startswith("paper"):
+        ranges |= {key: values for key, values in defaults()["ranges"].items() if key in ranges}
     if method.system is not None and not method.supervised:
         ranges = {key: list(values) for key, values in method.system.ranges.items()}
     if entry.method.startswith("paper") and entry.allowance:
@@ -221,7 +243,7 @@ def _efficiency(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Li
     """
     method = METHODS[entry.method]
     if method.system is None:
-        params = {**scope.settings_of(None, **{**settings_of(method), **entry.changes})}
+        params = {**scope.settings_of(None, **_settings(entry))}
     else:
         params = {**variant(method, "published", graph).settings, "method": entry.method}
         params |= {"epochs": QUICK_BASELINE_EPOCHS} if scope.quick else {}
@@ -241,7 +263,7 @@ def _measured(kind: str) -> Callable[[Table, Entry, str, Scope], list[Line]]:
     """Return the planner of what is measured in one training from the first seed."""
 
     def plan(table: Table, entry: Entry, graph: str, scope: Scope) -> list[Line]:
-        params = scope.settings_of(None, **{**settings_of(METHODS[entry.method]), **entry.changes})
+        params = scope.settings_of(None, **_settings(entry))
         return [Line(entry.title, graph, (Cell(kind, graph, params, (0,)),))]
 
     return plan

@@ -97,6 +97,11 @@ def paper_title() -> str:
     return str(_specified()["paper"])
 
 
+def defaults() -> dict[str, dict[str, Any]]:
+    """Return the settings and ranges of H3GNN that the tables use where they differ from today's defaults."""
+    return dict(_specified()["defaults"])
+
+
 def allowance(name: str) -> SearchBudget:
     """Return the search budget of a name."""
     return SearchBudget.of(_specified()["allowances"][name])

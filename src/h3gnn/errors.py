@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import numbers
 import re
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -93,6 +94,12 @@ def check_choice(name: str, value: Any, choices: Collection[str]) -> str:
         names = ", ".join(map(repr, choices))
         raise InputError(f"{name} must be one of {names}, not {value!r}", code="value-invalid")
     return value
+
+
+def shortened(names: Iterable[object], most: int = 8, separator: str = ", ") -> str:
+    """Join names for a message; after the first `most` follows "…"."""
+    shown = [str(name) for name in itertools.islice(names, most + 1)]
+    return separator.join(shown[:most]) + f"{separator}…" * (len(shown) > most)
 
 
 def without_secrets(text: str) -> str:

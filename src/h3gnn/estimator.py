@@ -40,6 +40,7 @@ from h3gnn.preprocessing import (
     as_output,
     check_same_rows,
     choose_smoothing,
+    fit_blocks,
     read_input,
     read_rows,
     set_feature_names,
@@ -94,6 +95,8 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         smoothing: strength of smoothing: 0 leaves embeddings unchanged; towards 1 each becomes the mean over
             ever longer walks from its node (for homophilous graphs); below 0 it is contrasted with its
             neighbours (for heterophilous graphs); "auto" compares the features of neighbours.
+        dimensions: number of principal components to reduce the embedding to, for files and vector stores;
+            None keeps all columns.
         scale_features: "rows" (one length), "columns" (mean 0, variance 1), "none", or "auto".
         n_neighbors: nearest neighbours that each row of a table without edges is connected to.
         undirected: let messages flow both ways along each edge.
@@ -115,8 +118,8 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         members_: the objective of each model, in the order of the embedding's columns.
         smoothing_: the strength of smoothing, as set or as chosen.
         graph_: the fitted `Graph`, or `MappedGraph` of a graph on disk.
-        embedding_: its embedding, `[nodes, n_models · D]`; with several objectives, columns have mean 0 and
-            variance 1 before smoothing.
+        embedding_: its embedding: the columns of each model, standardized before smoothing, then two blocks
+            of input features (docs/method.md), `[nodes, n_models · D + …]`; or `dimensions` components.
         history_: the training log, a `History`.
         cost_: seconds and peak megabytes of the fit, and each model's share of them.
         n_features_in_: number of feature columns.
@@ -130,11 +133,12 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         channels: int = 128,
         hops: int = 2,
         objective: str | Sequence[str] = ("teacher", "decorrelation", "neighbours", "edges"),
-        n_models: int = 8,
-        epochs: int = 50,
-        learning_rate: float = 0.002,
+        n_models: int = 4,
+        epochs: int = 30,
+        learning_rate: float = 0.004,
         weight_decay: float = 0.0,
         smoothing: float | str = "auto",
+        dimensions: int | None = None,
         scale_features: str = "auto",
         n_neighbors: int = 10,
         undirected: bool = True,
@@ -158,6 +162,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.smoothing = smoothing
+        self.dimensions = dimensions
         self.scale_features = scale_features
         self.n_neighbors = n_neighbors
         self.undirected = undirected
@@ -227,8 +232,9 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             order = TrainingOrder.of(graph, settings)
             ordered = prepared if order is None else Preprocessing.of(settings).fit(order.graph)
             smoothing = choose_smoothing(settings, ordered)
+            blocks = fit_blocks(settings, ordered, order, device)
             if snapshots is not None:
-                read_out = snapshot_read_out(graph, settings, smoothing, device, order)
+                read_out = snapshot_read_out(prepared, settings, smoothing, device, order, blocks)
                 snapshots = snapshots.transformed(read_out, with_tokens=settings["concat_tokens"])
             size = graph.num_nodes, prepared.support.entries, graph.num_features
             at_once, chunk = plan_memory(settings, *size, device, self._memory())
@@ -248,7 +254,11 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             )
             if order is not None:
                 order.restore(encoder, history, ordered.support, prepared.support)
-            fitted = FittedEncoder(encoder, prepared, settings, smoothing, device, self._memory())
+            fitted = FittedEncoder(
+                encoder, prepared, settings, smoothing, device, self._memory(), blocks=blocks
+            )
+            if self.dimensions is not None:
+                fitted.fit_reduction(self.dimensions)
             embedding = fitted.embed_fitted() if graph.in_memory else None
         cost = cost_of(time.perf_counter() - started, peak_megabytes(device), int(self.n_models))
         self._set_fitted(fitted, embedding, history, seeds, cost)
@@ -427,7 +437,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         self._check_in_memory()
         difficulty = self.history_.difficulty
         values = None if difficulty is None else difficulty.float().numpy()
-        return find_anomalies(self.graph_, self._by_model(), self.members_, values)
+        return find_anomalies(self.graph_, self.by_model(), self.members_, values)
 
     def links(self, nodes: Any = None, *, top: int = 100, check: bool = True) -> Links:
         """Return the most likely pairs of nodes without an edge; see `find_links`.
@@ -443,10 +453,10 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
         def refit(graph: Graph) -> Embedding:
             fitted: H3GNN = clone(self).fit(graph)
-            return fitted._by_model()
+            return fitted.by_model()
 
         queries = None if nodes is None else find_nodes(self.graph_, nodes)
-        embedding, seed = self._by_model(), self.seeds_[0]
+        embedding, seed = self.by_model(), self.seeds_[0]
         return find_links(
             self.graph_, embedding, refit if check else None, queries=queries, top=top, seed=seed
         )
@@ -466,6 +476,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """Write the fitted model as safetensors and JSON; if interrupted, the old model stays."""
         check_is_fitted(self, "encoder_")
         tensors = {f"encoder.{name}": value for name, value in self.encoder_.state_dict().items()}
+        tensors |= self.inference_.state()
         if self.scaler_.mean is not None and self.scaler_.scale is not None:
             tensors |= {"mean": self.scaler_.mean, "scale": self.scaler_.scale}
         if self.history_.difficulty is not None:
@@ -498,6 +509,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         storage.restore(encoder, state.tensors)
         smoothing = choose_smoothing(settings, prepared) if state.smoothing is None else state.smoothing
         fitted = FittedEncoder(encoder.eval(), prepared, settings, smoothing, device, model._memory())
+        fitted.restore(state.tensors)
         embedding = fitted.embed_fitted() if state.graph.in_memory else None
         history = History.from_dict(state.history)
         history.difficulty = state.tensors.get("difficulty")
@@ -530,14 +542,18 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         if not self.graph_.in_memory:
             raise InputError("the fitted graph is on disk, but must be in memory", code="graph-on-disk")
 
-    def _by_model(self) -> Embedding:
-        return np.asarray(self.embedding_).reshape(len(self.embedding_), self.n_models, -1)
+    def by_model(self) -> Embedding:
+        """Return the part of the embedding that each model computes, `[nodes, n_models, D]`."""
+        fitted = self._fitted()
+        rows = self.embedding_ if fitted.reduction is None else fitted.embed_full().cpu().numpy()
+        return rows[:, : fitted.models_width].reshape(len(rows), self.n_models, -1)
 
     def _token_columns(self) -> dict[str, npt.NDArray[np.int64]]:
         """Return each token's columns of the embedding; nothing if the output is a single token."""
-        if self._fitted().settings["output"] != "flatten":
+        fitted = self._fitted()
+        if fitted.settings["output"] != "flatten" or fitted.reduction is not None:
             return {}
-        columns = np.arange(self._n_features_out).reshape(self.n_models, -1, self.channels)
+        columns = np.arange(fitted.models_width).reshape(self.n_models, -1, self.channels)
         names = token_names(self.hops)
         return {name: columns[:, at :: len(names)].ravel() for at, name in enumerate(names)}
 

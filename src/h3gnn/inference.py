@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from h3gnn.answers.extend import rows_below
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support
+from h3gnn.encoder.blocks import COLUMNS, DIFFUSION, ColumnReduction, InputBlocks
 from h3gnn.encoder.encode import (
     Allocate,
     GraphRows,
@@ -31,18 +33,25 @@ from h3gnn.encoder.encode import (
 )
 from h3gnn.encoder.readout import ColumnScaler, Smoother
 from h3gnn.encoder.sparse import Pattern, csr_tensor, row_pointers
-from h3gnn.encoder.support import adjacency_entries
+from h3gnn.encoder.support import adjacency_entries, cut_around
 from h3gnn.errors import InputError
 from h3gnn.graphs.convert import find_nearest
 from h3gnn.graphs.graph import Graph, GraphLike
 from h3gnn.graphs.ids import match_nodes
 from h3gnn.graphs.scaling import FeatureScaler, MomentSums
 from h3gnn.graphs.structural import check_same_features, transfer_structural_features
-from h3gnn.preprocessing import PreparedGraph, Preprocessing, build_smoother, fitted_order
+from h3gnn.preprocessing import (
+    PreparedGraph,
+    Preprocessing,
+    build_smoother,
+    fill_blocks,
+    fitted_order,
+    scale_blocks,
+    standardizes_columns,
+)
 from h3gnn.resources import check_memory
 from h3gnn.tables.plan import check_as_is
 from h3gnn.training.models import files_in
-from h3gnn.training.objectives import assign_objectives
 from h3gnn.training.resources import physical_memory
 
 Array = npt.NDArray[np.float32]
@@ -115,44 +124,6 @@ def attach_nodes(support: Support, edges: NewEdges, *, undirected: bool, self_lo
     )
 
 
-def cut_around(support: Support, nodes: Tensor, hops: int) -> tuple[Support, Tensor]:
-    """Return the subgraph of all nodes within `hops` of some nodes, and the sorted positions of its nodes.
-
-    All but the outermost rows are complete, and degrees are those of the whole graph. So an encoder with that
-    number of hops gives the chosen nodes the same embeddings as in the whole graph.
-    """
-    kept = torch.zeros(support.nodes, dtype=torch.bool)
-    kept[nodes] = True
-    inner, frontier = kept.clone(), torch.unique(nodes)
-    for hop in range(hops):
-        senders = torch.unique(support.pattern.cols[_entries_of(support, frontier)].long())
-        frontier = senders[~kept[senders]]
-        kept[senders] = True
-        if hop < hops - 1:
-            inner[frontier] = True
-    chosen = torch.nonzero(kept).flatten()
-    inside = torch.nonzero(inner).flatten()
-    entries = _entries_of(support, inside)
-    number = torch.full((support.nodes,), -1, dtype=torch.long)
-    number[chosen] = torch.arange(len(chosen))
-    counts = support.pattern.crow[inside + 1] - support.pattern.crow[inside]
-    rows = torch.repeat_interleave(number[inside], counts)
-    pattern = Pattern(
-        row_pointers(rows, len(chosen)), number[support.pattern.cols[entries].long()], len(chosen)
-    )
-    weight = None if support.weight is None else support.weight[entries]
-    receives, sends = support.in_degree[chosen], support.out_degree[chosen]
-    return replace(support, pattern=pattern, weight=weight, in_degree=receives, out_degree=sends), chosen
-
-
-def _entries_of(support: Support, rows: Tensor) -> Tensor:
-    crow = support.pattern.crow.long()
-    counts = crow[rows + 1] - crow[rows]
-    ends = counts.cumsum(0)
-    total = int(ends[-1]) if len(rows) else 0
-    return torch.repeat_interleave(crow[rows] - (ends - counts), counts) + torch.arange(total)
-
-
 @torch.no_grad()
 def smooth_attached(embedding: Tensor, known: Tensor, edges: NewEdges, strength: float) -> Tensor:
     r"""Return the smoothed embeddings of new nodes `[new, D]`, given the smoothed `known` ones.
@@ -187,16 +158,19 @@ class ChunkedEmbedding:
 
     encode: Callable[[Allocate | None], Iterator[Tensor]]  # yields concatenated embeddings [some nodes, D]
     nodes: int
-    width: int
+    models_width: int  # columns of the models
+    width: int  # and of the blocks
     budget: int  # bytes; beyond half of it, arrays over all nodes are in temporary files
     scale: Callable[[Tensor, slice], Tensor] | None  # standardizes a slice of columns
     smoother: Smoother
+    fill_blocks: Callable[..., None] | None = None
+    reduction: ColumnReduction | None = None
 
     def chunks(self) -> Iterator[Array]:
         """Yield the embedding in chunks of nodes."""
-        if self.scale is None and not self.smoother.strength:
+        if self.scale is None and not self.smoother.strength and self.fill_blocks is None:
             with self._allocator() as allocate:
-                yield from (piece.cpu().contiguous().numpy() for piece in self.encode(allocate))
+                yield from (_as_array(self._reduced(piece.cpu())) for piece in self.encode(allocate))
             return
         with self.rows() as rows:
             yield from (rows[first : first + CHUNK] for first in range(0, self.nodes, CHUNK))
@@ -208,14 +182,24 @@ class ChunkedEmbedding:
             make = allocate or (lambda _, shape, dtype: torch.empty(shape, dtype=dtype))
             rows, first = make("embedding", (self.nodes, self.width), torch.float32), 0
             for piece in self.encode(allocate):
-                rows[first : first + len(piece)] = piece
+                rows[first : first + len(piece), : self.models_width] = piece
                 first += len(piece)
             step = max(1, self.budget // (32 * self.nodes))
-            for first in range(0, self.width, step):
-                part = rows[:, first : first + step]
-                scaled = part.clone() if self.scale is None else self.scale(part, slice(first, first + step))
-                part.copy_(self.smoother(scaled))
+            for first in range(0, self.models_width, step):
+                columns = slice(first, min(first + step, self.models_width))
+                part = rows[:, columns]
+                part.copy_(self.smoother(part.clone() if self.scale is None else self.scale(part, columns)))
+            if self.fill_blocks is not None:
+                self.fill_blocks(rows[:, self.models_width :], width=min(step, COLUMNS))
+            if self.reduction is not None:
+                reduced = make("reduced", (self.nodes, self.reduction.width), torch.float32)
+                for first in range(0, self.nodes, CHUNK):
+                    reduced[first : first + CHUNK] = self._reduced(rows[first : first + CHUNK])
+                rows = reduced
             yield rows.numpy()
+
+    def _reduced(self, rows: Tensor) -> Tensor:
+        return rows if self.reduction is None else self.reduction(rows)
 
     @contextmanager
     def _allocator(self) -> Iterator[Allocate | None]:
@@ -234,6 +218,9 @@ class FittedEncoder:
     device: torch.device
     memory: int | None = None  # budget in bytes
     columns: ColumnScaler | None = None  # of the embedding, if its columns are standardized
+    blocks: InputBlocks | None = None  # input features next to the embedding
+    reduction: ColumnReduction | None = None  # to fewer columns
+    block_lengths: list[float] | None = None  # of each block's rows, learned with the fitted embedding
 
     @property
     def graph(self) -> GraphLike:
@@ -242,18 +229,61 @@ class FittedEncoder:
 
     @property
     def standardizes(self) -> bool:
-        """Whether columns are standardized, as embeddings of models with different objectives are."""
-        return len(set(assign_objectives(self.settings["objective"], self.settings["n_models"]))) > 1
+        """Whether columns are standardized before smoothing; see `standardizes_columns`."""
+        return standardizes_columns(self.settings)
 
     @property
-    def width(self) -> int:
-        """Number of columns of the embedding."""
+    def models_width(self) -> int:
+        """Number of columns of all models' embeddings."""
         tokens = (2 + self.settings["hops"]) * self.settings["channels"]
         extra = tokens if self.settings["concat_tokens"] else 0
         return int(self.settings["n_models"] * (self.encoder.out_channels + extra))
 
+    @property
+    def full_width(self) -> int:
+        """Number of columns of all models' embeddings and the blocks."""
+        return self.models_width + (0 if self.blocks is None else sum(self.blocks.widths))
+
+    @property
+    def width(self) -> int:
+        """Number of columns of the embedding."""
+        return self.full_width if self.reduction is None else self.reduction.width
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors of blocks and reduction, as a model stores them."""
+        parts = {"blocks": self.blocks, "reduction": self.reduction}
+        return {
+            f"{name}.{field}": tensor.contiguous()
+            for name, part in parts.items()
+            if part is not None
+            for field, tensor in vars(part).items()
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore blocks and reduction from `state`."""
+        if "blocks.mean" in tensors:
+            self.blocks = InputBlocks(**fields_of("blocks", tensors))
+        if "reduction.mean" in tensors:
+            self.reduction = ColumnReduction(**fields_of("reduction", tensors))
+
+    def fit_reduction(self, dimensions: int) -> None:
+        """Learn the principal components of the fitted graph's embedding."""
+        most = min(self.full_width, self.graph.num_nodes) - 1
+        if dimensions > most:
+            message = f"dimensions ({dimensions}) must not be above {most:,} for this embedding"
+            raise InputError(message, code="too-many-dimensions")
+        if self.graph.in_memory:
+            self.reduction = ColumnReduction.fit(self.embed_full(), dimensions)
+            return
+        with self.in_chunks().rows() as rows:
+            self.reduction = ColumnReduction.fit(torch.from_numpy(rows), dimensions)
+
     def embed_fitted(self) -> Array:
         """Return the embedding of the fitted graph `[nodes, D]`, and learn its columns' scale."""
+        return _as_array(self._reduced(self.embed_full()))
+
+    def embed_full(self) -> Tensor:
+        """Return the embedding of the fitted graph before its columns are reduced."""
         if self.memory is None and self.settings["batch_size"] is None:
             encoded = self._embed(self._on_device(self.prepared))
         else:
@@ -261,7 +291,8 @@ class FittedEncoder:
             encoded = torch.cat(list(chunks), dim=1).cpu()
         rows = concat_models(encoded)
         self.columns = ColumnScaler.fit(rows) if self.standardizes else None
-        return _as_array(self.smoother(self.graph, rows.device)(self._scaled(rows)))
+        rows = self.smoother(self.graph, rows.device)(self._scaled(rows))
+        return self._with_blocks(rows, self.prepared, learn=True)
 
     def embed(self, graph: Graph) -> Array:
         """Return the embedding of another graph `[nodes, D]`; edges of the fitted graph keep weights."""
@@ -278,7 +309,8 @@ class FittedEncoder:
         """Return the embedding of another graph with given edge weights `[models, entries]`."""
         prepared = PreparedGraph(graph, self.prepared.scaler, support)
         rows = concat_models(self._embed(self._on_device(prepared), edge_weights.to(self.device)))
-        return _as_array(self.smoother(graph, self.device)(self._scaled(rows)))
+        rows = self.smoother(graph, self.device)(self._scaled(rows))
+        return _as_array(self._reduced(self._with_blocks(rows, prepared)))
 
     def nearest_edges(self, rows: Tensor) -> NewEdges:
         """Return edges from the nearest fitted rows of a table to new, scaled rows."""
@@ -288,13 +320,15 @@ class FittedEncoder:
 
     def embed_new(self, rows: Tensor, edges: NewEdges, known: Array) -> Array:
         """Return embeddings of new nodes with scaled features `rows`; `known` are the fitted embeddings."""
+        fitted = torch.from_numpy(known) if self.reduction is None else self.embed_full().cpu()
         undirected, self_loops = self.settings["undirected"], self.settings["self_loops"]
         support = attach_nodes(self.prepared.support, edges, undirected=undirected, self_loops=self_loops)
         new = torch.arange(edges.known, edges.known + edges.new)
         graph, weights, kept = self._part(support, new, rows)
         encoded = concat_models(self._embed(graph, weights))[torch.searchsorted(kept, new)].cpu()
-        smoothed = smooth_attached(self._scaled(encoded), torch.from_numpy(known), edges, self.smoothing)
-        return _as_array(smoothed)
+        of_models = fitted[:, : self.models_width]
+        smoothed = smooth_attached(self._scaled(encoded), of_models, edges, self.smoothing)
+        return _as_array(self._reduced(self._with_new_blocks(smoothed, rows, edges, fitted)))
 
     def attention(self, nodes: npt.NDArray[np.int64] | None = None) -> Array:
         """Return attention between tokens `[models, nodes, tokens, tokens]`, averaged over heads."""
@@ -330,7 +364,14 @@ class FittedEncoder:
 
         budget = physical_memory() if self.memory is None else self.memory
         scaled = scale if self.standardizes else None
-        return ChunkedEmbedding(encode, graph.num_nodes, self.width, budget, scaled, self.smoother(graph))
+        fill = None
+        if self.blocks is not None:
+            prepared = PreparedGraph(graph, self.prepared.scaler, self.prepared.support)
+            own = graph is self.graph
+            order = None if own else fitted_order(self.graph, graph)
+            fill = partial(self._fill_blocks, graph=graph, rows=prepared.rows(order), learn=own)
+        sizes = graph.num_nodes, self.models_width, self.full_width
+        return ChunkedEmbedding(encode, *sizes, budget, scaled, self.smoother(graph), fill, self.reduction)
 
     def smoother(self, graph: GraphLike, device: torch.device | None = None) -> Smoother:
         """Return the smoothing of embeddings of a graph."""
@@ -340,6 +381,60 @@ class FittedEncoder:
     def preprocessing(self) -> Preprocessing:
         """How graphs are prepared for the encoder."""
         return Preprocessing.of(self.settings)
+
+    def _reduced(self, rows: Tensor) -> Tensor:
+        return rows if self.reduction is None else self.reduction(rows)
+
+    def _with_blocks(self, rows: Tensor, prepared: PreparedGraph, *, learn: bool = False) -> Tensor:
+        """Append the blocks of a graph in memory to the models' embeddings."""
+        if self.blocks is None:
+            return rows
+        full = rows.new_empty(len(rows), self.full_width)
+        full[:, : self.models_width] = rows
+        on_device = self._on_device(prepared) if rows.device == self.device else prepared.rows()
+        self._fill_blocks(full[:, self.models_width :], graph=prepared.graph, rows=on_device, learn=learn)
+        return full
+
+    def _fill_blocks(
+        self, filled: Tensor, *, graph: GraphLike, rows: GraphRows, learn: bool = False, width: int = COLUMNS
+    ) -> None:
+        """Compute the blocks of a graph; with `learn` also their scale."""
+        assert self.blocks is not None
+        lengths = fill_blocks(filled, self.blocks, graph, rows, width)
+        self.block_lengths = lengths if learn else self.block_lengths
+        size = self.settings["input_weight"] * self.models_width**0.5
+        scale_blocks(filled, self.blocks.widths, self._block_lengths(), size)
+
+    def _block_lengths(self) -> list[float]:
+        """Return the lengths of the fitted graph's blocks, computed on first use for a graph on disk."""
+        if self.block_lengths is None:
+            with self.in_chunks().rows():
+                pass
+            assert self.block_lengths is not None
+        return self.block_lengths
+
+    def _with_new_blocks(self, embedding: Tensor, rows: Tensor, edges: NewEdges, fitted: Tensor) -> Tensor:
+        """Append the blocks of new nodes, with scaled features `rows`, to their embedding."""
+        if self.blocks is None:
+            return embedding
+        blocks, known = self.blocks, edges.known
+        rows = rows.to_dense() - blocks.mean
+        receivers, senders, weights, receives, _ = edges.entries(undirected=True, self_loops=False)
+        near, position = torch.unique(senders, return_inverse=True)
+        read = self.graph.feature_reader(FeatureScaler("none"))
+        features = self.prepared.scaler(read(near[near < known])).to_dense() - blocks.mean
+        features = torch.cat([features, rows[near[near >= known] - known]])
+        receivers = receivers - known
+        share = (weights / receives[receivers])[:, None]
+        around = torch.zeros(edges.new, blocks.around.shape[1])
+        around.index_add_(0, receivers, share * (features @ blocks.around)[position])
+        new = torch.cat([rows @ blocks.own + around, rows @ blocks.walks], dim=1)
+        size = self.settings["input_weight"] * self.models_width**0.5
+        scale_blocks(new, blocks.widths, self._block_lengths(), size)
+        of_features, walked = torch.split(new, blocks.widths, dim=1)
+        known_walks = fitted[:, self.models_width + blocks.widths[0] :]
+        walked = smooth_attached(walked, known_walks, edges, DIFFUSION)
+        return torch.cat([embedding, of_features, walked], dim=1)
 
     def _on_device(self, prepared: PreparedGraph) -> GraphRows:
         features = prepared.features(self.settings["feature_storage"], self.device)
@@ -375,7 +470,7 @@ class FittedEncoder:
     def _fitted_columns(self) -> ColumnScaler | None:
         """Return the scale of the fitted embedding's columns, computed on first use for a graph on disk."""
         if self.columns is None and self.standardizes:
-            sums = MomentSums(self.width)
+            sums = MomentSums(self.models_width)
             for piece in self.in_chunks().encode(None):
                 sums.add(piece.cpu())
             self.columns = ColumnScaler.from_moments(sums.mean, sums.squares / sums.rows)
@@ -405,6 +500,12 @@ class FittedEncoder:
 def _own_scale(rows: Tensor, columns: slice) -> Tensor:
     """Standardize columns by their own mean and variance."""
     return ColumnScaler.fit(rows)(rows)
+
+
+def fields_of(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names start with a part and a point, without these."""
+    prefix = f"{part}."
+    return {name.removeprefix(prefix): one for name, one in tensors.items() if name.startswith(prefix)}
 
 
 def _as_array(embedding: Tensor) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support
+from h3gnn.encoder.blocks import COLUMNS, DIFFUSION, InputBlocks
 from h3gnn.encoder.encode import GraphRows, gather_rows
 from h3gnn.encoder.readout import ColumnScaler, Smoother, StepMatrix, suggest_smoothing
 from h3gnn.encoder.support import find_entries, support_from_rows
@@ -35,6 +36,7 @@ from h3gnn.training.history import History
 from h3gnn.training.models import FromSettings, Shape
 from h3gnn.training.objectives import OBJECTIVES, assign_objectives
 
+CPU = torch.device("cpu")
 NO_EDGES: npt.NDArray[np.int64] = np.empty((2, 0), dtype=np.int64)
 
 
@@ -245,10 +247,17 @@ class PreparedGraph:
         )
 
 
-def step_matrix(graph: GraphLike, kind: str, device: torch.device | None = None) -> StepMatrix:
+def undirected_support(graph: GraphLike, *, self_loops: bool) -> Support:
+    """Return the undirected edges of a graph as a support, with or without self-loops."""
+    rows = graph.adjacency(undirected=True, self_loops=self_loops)
+    return support_from_rows(*rows, start="normalized", normalize=False)
+
+
+def step_matrix(
+    graph: GraphLike, kind: str, device: torch.device | None = None, *, self_loops: bool = True
+) -> StepMatrix:
     """Return the matrix of one smoothing step; rows of a graph on disk are read on demand."""
-    rows = graph.adjacency(undirected=True, self_loops=True)
-    support = support_from_rows(*rows, start="normalized", normalize=False)
+    support = undirected_support(graph, self_loops=self_loops)
     return StepMatrix(support, kind, device if graph.in_memory else None)
 
 
@@ -310,20 +319,80 @@ def stack_builder(
     return lambda models: shape.build(columns, entries, models, device)
 
 
+def standardizes_columns(settings: Mapping[str, Any]) -> bool:
+    """Whether the columns of the models are standardized: of different objectives, or beside other blocks."""
+    several = len(set(assign_objectives(settings["objective"], settings["n_models"]))) > 1
+    return several or bool(settings["input_weight"])
+
+
+def fit_blocks(
+    settings: Mapping[str, Any],
+    prepared: PreparedGraph,
+    order: TrainingOrder | None,
+    device: torch.device,
+) -> InputBlocks | None:
+    """Return the blocks of input features, fitted in the order of training; None without."""
+    if not settings["input_weight"]:
+        return None
+    neighbours = undirected_support(prepared.graph, self_loops=False)
+    blocks = InputBlocks.fit(prepared.rows(), neighbours, device if prepared.graph.in_memory else CPU)
+    if order is None or order.columns is None:
+        return blocks
+    return blocks.with_columns(np.argsort(order.columns).tolist())
+
+
+def fill_blocks(
+    filled: Tensor, blocks: InputBlocks, graph: GraphLike, rows: GraphRows, width: int = COLUMNS
+) -> list[float]:
+    """Compute the blocks of a graph; return the root mean squared length of the rows of each."""
+    device = filled.device
+    step = step_matrix(graph, "walks", device, self_loops=False)
+    walks = build_smoother(graph, "walks", DIFFUSION, device)
+    squares = torch.zeros(filled.shape[1], dtype=torch.float64)
+    for some, values in blocks.to(device).columns(rows, step, walks, width):
+        filled[:, some] = values
+        squares[some] = values.square().sum(dim=0, dtype=torch.float64).cpu()
+    return [float(part.sum() / len(filled)) ** 0.5 for part in torch.split(squares, blocks.widths)]
+
+
+def scale_blocks(filled: Tensor, widths: list[int], lengths: Sequence[float], size: float) -> None:
+    """Scale blocks whose rows have the given root mean squared lengths to a length of `size`."""
+    for part, length in zip(torch.split(filled, widths, dim=1), lengths, strict=True):
+        part.mul_(size / length if length > 0 else 0.0)
+
+
 def snapshot_read_out(
-    graph: GraphLike,
+    prepared: PreparedGraph,
     settings: dict[str, Any],
     smoothing: float,
     device: torch.device,
-    order: TrainingOrder | None = None,
-) -> Callable[[Tensor], Tensor]:
-    """Return the read-out of snapshots, the same as that of a fitted embedding, in the order of the graph."""
+    order: TrainingOrder | None,
+    blocks: InputBlocks | None,
+) -> Callable[[range, Tensor], Tensor]:
+    """Return the read-out of snapshots, the same as that of a fitted embedding, in the order of the graph.
+
+    Of models that are trained in several groups, the last group has the blocks of input features.
+    """
+    graph, models = prepared.graph, settings["n_models"]
     position = None if order is None else torch.from_numpy(np.argsort(order.nodes)).to(device)
     smoother = build_smoother(graph, settings["smoother"], smoothing, device)
-    mixed = len(set(assign_objectives(settings["objective"], settings["n_models"]))) > 1
+    filled: list[Tensor] = []
 
-    def read_out(rows: Tensor) -> Tensor:
+    def input_columns(models_width: int) -> Tensor:
+        assert blocks is not None
+        if not filled:
+            features = prepared.features(settings["feature_storage"], device)
+            rows = GraphRows.in_memory(features, prepared.support.to(device))
+            filled.append(torch.empty(graph.num_nodes, sum(blocks.widths), device=device))
+            lengths = fill_blocks(filled[0], blocks, graph, rows)
+            scale_blocks(filled[0], blocks.widths, lengths, settings["input_weight"] * models_width**0.5)
+        return filled[0]
+
+    def read_out(group: range, rows: Tensor) -> Tensor:
         rows = rows if position is None else rows[position]
-        return smoother(ColumnScaler.fit(rows)(rows) if mixed else rows)
+        rows = smoother(ColumnScaler.fit(rows)(rows) if standardizes_columns(settings) else rows)
+        if blocks is None or group.stop < models:
+            return rows
+        return torch.cat([rows, input_columns(models * rows.shape[1] // len(group))], dim=1)
 
     return read_out

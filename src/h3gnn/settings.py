@@ -198,6 +198,12 @@ SETTINGS: dict[str, Setting] = {
         closed=True,
         word="auto",
     ),
+    "input_weight": number(
+        0, 10, "Weight of the blocks of input features next to the embedding; 0 leaves them out.", closed=True
+    ),
+    "dimensions": integer(
+        1, "Principal components to reduce the embedding to; None keeps all columns.", 2**20, may_be_none=True
+    ),
     "smoother": choice(("walks", "powers"), "Smoothing by random walks, or by powers of Ã."),
     "precision": choice(("auto", "float32", "bfloat16"), "Precision of the fusion block in training."),
     "feature_storage": choice(("auto", "csr", "dense"), "Storage of features in memory."),
@@ -263,6 +269,7 @@ class EncoderConfig(_Config):
     edge_rate: float = 1.0
     normalize: bool = False
     concat_tokens: bool = False
+    input_weight: float = 0.4
     smoother: str = "walks"
     precision: str = "auto"
     feature_storage: str = "auto"
@@ -361,6 +368,8 @@ BEFORE: dict[str, Any] = {
     "edge_rate": 1.0,
     "nodes_per_step": None,
     "concat_tokens": False,
+    "input_weight": 0.0,
+    "dimensions": None,
     "smoother": "walks",
     "mask_size": "bounded",
     "loss": "squared",

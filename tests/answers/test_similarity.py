@@ -74,7 +74,8 @@ def test_a_model_reports_tokens_and_attention() -> None:
     assert len(agree) == 4
     listens = table[[str(name) for name in table if str(name).startswith("listens: ")]]
     np.testing.assert_allclose(listens.sum(axis=1), 1, atol=1e-5)
-    by_model = (model.embedding_ - model.embedding_.mean(axis=0)).reshape(5, 2, 4, 8)[:, :, 2].reshape(5, -1)
+    centred = model.by_model() - model.by_model().mean(axis=0)
+    by_model = centred.reshape(5, 2, 4, 8)[:, :, 2].reshape(5, -1)
     other = NAMES.tolist().index(table["similar"][0])
     cosine = by_model[0] @ by_model[other] / np.linalg.norm(by_model[0]) / np.linalg.norm(by_model[other])
     np.testing.assert_allclose(table["agree: neighbours, hop 1"][0], cosine, atol=1e-5)

@@ -47,6 +47,11 @@ class StepMatrix:
             product[first:last] = pattern.product(values, rows)
         return product
 
+    def transposed(self, rows: Tensor) -> Tensor:
+        """Multiply the transpose of the whole matrix with rows `[nodes, D]`."""
+        pattern, values = self._whole or self._rows(0, self.support.nodes)
+        return pattern.transposed_product(values, rows)
+
     def _rows(self, first: int, last: int) -> tuple[Pattern, Tensor]:
         """Return the sparsity pattern and the values of a range of rows."""
         pattern = self.support.pattern

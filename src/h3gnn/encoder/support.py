@@ -200,6 +200,44 @@ def find_entries(known: Pattern, wanted: Pattern, node_of: Tensor) -> tuple[Tens
     return torch.where(found, position, 0), found
 
 
+def cut_around(support: Support, nodes: Tensor, hops: int) -> tuple[Support, Tensor]:
+    """Return the subgraph of all nodes within `hops` of some nodes, and the sorted positions of its nodes.
+
+    All but the outermost rows are complete, and degrees are those of the whole graph. So an encoder with that
+    number of hops gives the chosen nodes the same embeddings as in the whole graph.
+    """
+    kept = torch.zeros(support.nodes, dtype=torch.bool)
+    kept[nodes] = True
+    inner, frontier = kept.clone(), torch.unique(nodes)
+    for hop in range(hops):
+        senders = torch.unique(support.pattern.cols[_entries_of(support, frontier)].long())
+        frontier = senders[~kept[senders]]
+        kept[senders] = True
+        if hop < hops - 1:
+            inner[frontier] = True
+    chosen = torch.nonzero(kept).flatten()
+    inside = torch.nonzero(inner).flatten()
+    entries = _entries_of(support, inside)
+    number = torch.full((support.nodes,), -1, dtype=torch.long)
+    number[chosen] = torch.arange(len(chosen))
+    counts = support.pattern.crow[inside + 1] - support.pattern.crow[inside]
+    rows = torch.repeat_interleave(number[inside], counts)
+    pattern = Pattern(
+        row_pointers(rows, len(chosen)), number[support.pattern.cols[entries].long()], len(chosen)
+    )
+    weight = None if support.weight is None else support.weight[entries]
+    receives, sends = support.in_degree[chosen], support.out_degree[chosen]
+    return replace(support, pattern=pattern, weight=weight, in_degree=receives, out_degree=sends), chosen
+
+
+def _entries_of(support: Support, rows: Tensor) -> Tensor:
+    crow = support.pattern.crow.long()
+    counts = crow[rows + 1] - crow[rows]
+    ends = counts.cumsum(0)
+    total = int(ends[-1]) if len(rows) else 0
+    return torch.repeat_interleave(crow[rows] - (ends - counts), counts) + torch.arange(total)
+
+
 def _rows_between(crow: Tensor, first: int, last: int) -> Tensor:
     """Return the row of each entry of a range, without a search per entry."""
     at = torch.tensor([first, last - 1], dtype=crow.dtype, device=crow.device)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.evaluation.clustering import clustering_accuracy, kmeans_clusters
-from h3gnn.evaluation.probe import probe_candidates, standardise
+from h3gnn.evaluation.probe import common_spread, probe_candidates, standardise
 from h3gnn.evaluation.protocols import VALIDATION
 
 RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -37,7 +37,7 @@ class RidgeValidation:
 
     for the training nodes t of each split. All splits are solved together, with padding. One penalty ρ is
     chosen for all splits; one for each would reward luck. Labels are int64 `[nodes]`, negative where unknown,
-    masks bool `[nodes, splits]`.
+    masks bool `[nodes, splits]`. Without `by_column` all columns share one scale, for blocks with weights.
     """
 
     def __init__(
@@ -47,8 +47,10 @@ class RidgeValidation:
         val_mask: Tensor,
         device: torch.device,
         ridges: tuple[float, ...] = RIDGES,
+        *,
+        by_column: bool = True,
     ) -> None:
-        known = labels >= 0
+        known, self.by_column = labels >= 0, by_column
         self.ridges, self.device, self.classes = ridges, device, int(labels.max()) + 1
         splits = []
         for masks in zip(train_mask.t(), val_mask.t(), strict=True):
@@ -61,6 +63,7 @@ class RidgeValidation:
         """Solve several together; each chooses its own penalty."""
         joined = cls.__new__(cls)
         joined.ridges, joined.device = several[0].ridges, several[0].device
+        joined.by_column = several[0].by_column
         joined.classes = max(one.classes for one in several)
         splits = [split for one in several for split in one.splits]
         joined._set(splits, [i for i, one in enumerate(several) for _ in one.splits])
@@ -86,7 +89,9 @@ class RidgeValidation:
 
     def accuracies(self, rows: Tensor) -> Tensor:
         """Return the accuracy of an embedding `[nodes, D]` per split; 0 if it is not finite."""
-        scaled = standardise(rows.nan_to_num(0.0, 0.0, 0.0))[self.used] * rows.shape[1] ** -0.5
+        finite, rows = rows.isfinite().all(), rows.nan_to_num(0.0, 0.0, 0.0)
+        spread = None if self.by_column else common_spread(rows)
+        scaled = standardise(rows, spread)[self.used] * rows.shape[1] ** -0.5
         width, many = rows.shape[1] + 1, self.training.shape[1]
         primal = width < many
         form = self._primal if primal else self._dual
@@ -98,7 +103,7 @@ class RidgeValidation:
         means = torch.zeros(len(self.ridges), int(self.group.max()) + 1, device=each.device)
         means.index_add_(1, self.group, each)
         best = means.argmax(dim=0)[self.group]
-        return each[best, torch.arange(len(best), device=best.device)] * rows.isfinite().all()
+        return each[best, torch.arange(len(best), device=best.device)] * finite
 
     def _dual(self, products: Tensor, some: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return K, Y and the validation rows of some splits, from inner products."""

@@ -248,7 +248,7 @@ def models_of_members(model: H3GNN) -> dict[str, list[int]]:
 def member_columns(model: H3GNN) -> dict[str, Floats]:
     """Return each member's own columns of the joined embedding, `[nodes, its models · D]`."""
     nodes = len(model.embedding_)
-    by_model = model.embedding_.reshape(nodes, model.n_models, -1)
+    by_model = model.by_model()
     return {name: by_model[:, some].reshape(nodes, -1) for name, some in models_of_members(model).items()}
 
 

@@ -149,7 +149,7 @@ COMMITTEE: dict[str, Sequence[Any]] = {
     "hops": (2, 1, 3),
     "self_loops": (False, True),
     "channels": (128, 64, 256),
-    "learning_rate": (0.002, 0.001, 0.004),
+    "learning_rate": (0.004, 0.002, 0.001),
     "smoothing": (0.0, 0.3, 0.6, 0.8, 0.95, -0.2),
 }
 

@@ -44,6 +44,10 @@ def select_rows(matrix: Tensor, rows: Tensor) -> Tensor:
     return matrix.index_select(0, rows)
 
 
+ROWS = 1 << 16
+"""Rows of an adjacency that are processed at a time."""
+
+
 class AdjacencyRows(NamedTuple):
     """A weighted adjacency matrix as compressed sparse rows: row = target, column = source.
 
@@ -54,6 +58,20 @@ class AdjacencyRows(NamedTuple):
     crow: npt.NDArray[Any]
     cols: npt.NDArray[Any]
     weight: npt.NDArray[np.float32] | None
+
+    def mean(self, values: npt.NDArray[Any], first: int = 0) -> npt.NDArray[Any]:
+        """Return the weighted mean of values `[nodes, D]` over each row from `first`; 0 for an empty row."""
+        means = np.zeros((len(self.crow) - 1 - first, values.shape[1]), dtype=values.dtype)
+        for start in range(first, len(self.crow) - 1, ROWS):
+            crow = np.asarray(self.crow[start : start + ROWS + 1])
+            span = slice(int(crow[0]), int(crow[-1]))
+            weight = np.ones(span.stop - span.start, dtype=np.float32)
+            weight = weight if self.weight is None else np.asarray(self.weight[span])
+            shape = (len(crow) - 1, len(values))
+            rows = sp.csr_array((weight, np.asarray(self.cols[span]), crow - span.start), shape=shape)
+            total = np.asarray(rows.sum(axis=1)).reshape(-1, 1)
+            means[start - first : start - first + shape[0]] = (rows @ values) / np.where(total > 0, total, 1)
+        return means
 
 
 class GraphLike(ABC):

@@ -67,6 +67,16 @@ MODEL = Record(
 MOMENTS = ("mean", "scale")
 SCALED: dict[str, tuple[int | str, ...]] = {"rows": (1,), "columns": ("features",)}
 """Shape of both, by kind of scaling."""
+BLOCKS: dict[str, dict[str, tuple[int | str, ...]]] = {
+    "blocks": {
+        "mean": ("features",),
+        "own": ("features", "block columns"),
+        "around": ("features", "block columns"),
+        "walks": ("features", "walk columns"),
+    },
+    "reduction": {"mean": ("embedding columns",), "directions": ("embedding columns", "dimensions")},
+}
+"""Shapes of the blocks of input features and of the reduction to fewer columns, if a model has them."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +163,9 @@ def _check_learned(tensors: dict[str, Tensor], scaling: str, graph: Graph | Mapp
     beside = {name: one for name, one in tensors.items() if not name.startswith("encoder.")}
     scaled = () if scaling == "none" else MOMENTS
     specs = {name: Spec(torch.float32, SCALED[scaling]) for name in scaled}
+    for part, shapes in BLOCKS.items():
+        if any(name.startswith(f"{part}.") for name in beside):
+            specs |= {f"{part}.{name}": Spec(torch.float32, shape) for name, shape in shapes.items()}
     if "difficulty" in beside:
         specs["difficulty"] = Spec(torch.float32, ("models", "nodes"))
     check_tensors(specs, beside, sizes)

@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from h3gnn.errors import GraphError
+from h3gnn.errors import GraphError, shortened
 from h3gnn.graphs.checks import SPLIT_NAMES
 from h3gnn.graphs.formats import ARRAY_SUFFIXES, array_place, read_array
 from h3gnn.graphs.ids import one_kind
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.files import Problems
-from h3gnn.tables.infer import Cells, is_number, parse_types
+from h3gnn.tables.headers import holds_value
+from h3gnn.tables.infer import Cells, parse_types
 from h3gnn.tables.plan import TablePlan, encode_table, infer_columns, plain_plan
 from h3gnn.tables.reader import FIX_NUMBER, LoadedTable, Table, add_duplicates, joined_place, open_table
 from h3gnn.tables.roles import SPLIT_PREFIX, Column, is_no_feature, pick_column, pick_id_column, words_in
@@ -260,8 +261,8 @@ def _check_no_header(table: Table, frame: Any) -> None:
     if not table.guessed or table.header:
         return
     first, below = frame.iloc[0], frame.iloc[1:]
-    if not any(is_number(str(first[name])) or bool((below[name] == first[name]).any()) for name in frame):
-        cells = ", ".join(repr(str(one)) for one in first[:3])
+    if not any(holds_value(str(first[name])) or bool((below[name] == first[name]).any()) for name in frame):
+        cells = shortened(map(repr, map(str, first)), 3)
         message = f"{cells} may name the columns or describe a node; choose --header or --no-header"
         raise GraphError(f"{table.place(0)}: {message}", code="header-ambiguous")
 

@@ -23,9 +23,10 @@ from pyarrow import csv
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.ids import PLAIN, NodeIndex, is_plain, one_kind, quoted
-from h3gnn.tables import files, roles
+from h3gnn.tables import files
 from h3gnn.tables.files import Problems, check_table_memory, reading, rows_of, split_line, text_blocks
-from h3gnn.tables.infer import NO_ROWS, Cells, Floats, Rows, decode_plain_numbers, is_measurement, is_number
+from h3gnn.tables.headers import find_header
+from h3gnn.tables.infer import NO_ROWS, Cells, Floats, Rows, decode_plain_numbers
 from h3gnn.tables.numbers import THOUSANDS, may_be_thousands
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".edges", ".edgelist")
@@ -37,11 +38,6 @@ FIX_NUMBER = "only numbers can be read here; `h3gnn fit` with --edges and --feat
 FIX_ID = "fill the cell or remove the line"
 FIX_DUPLICATE = "keep one row per node, or name another column of ids (--id-column, --label-id-column)"
 FIX_UNKNOWN = "give it a row, or remove it (--unknown-nodes drop, or add, if the command has it)"
-USUAL_NAMES = {
-    "edges": {*roles.SOURCE_NAMES, *roles.TARGET_NAMES, *roles.WEIGHT_NAMES},
-    "features": {*roles.ID_NAMES},
-    "labels": {*roles.ID_NAMES, *roles.CLASS_NAMES},
-}
 
 Ids = npt.NDArray[Any]
 
@@ -419,63 +415,10 @@ def open_table(
     with reading(file, "a table"):
         cells = [[cell.strip() for cell in split_line(row, delimiter)] for row in rows]
     names = [name for name in expected if isinstance(name, str)]
-    known = _is_header(cells, role, names, file) if header is None else header
+    known = find_header(cells, role, names, file) if header is None else header
     columns = cells[0] if known else [f"column {position + 1}" for position in range(len(cells[0]))]
     start = after if known else begin
     return Table(file, tuple(columns), known, header is None, delimiter, start, line + known)
-
-
-def _is_header(rows: Sequence[Sequence[str]], role: str, expected: Sequence[str], path: Path) -> bool:
-    """Decide whether the first of some rows holds names.
-
-    It does if it holds a name that the caller asked for; if its first two cells (for features: its first) are
-    usual names, such as source and target; if its words are those of names, such as from_account and
-    to_account, or account_id; if its first cell is empty; if a column that repeats few words below starts
-    with another; or if every column that holds numbers or dates below starts with something else. If only
-    some of those columns do, a guess could lose a node, so the user is asked.
-    """
-    first = rows[0]
-    lowered = [cell.lower() for cell in first]
-    if any(name in first for name in expected) or lowered[:1] == [""]:
-        return True
-    usual = [
-        name in USUAL_NAMES[role] or (role == "labels" and name.startswith(roles.SPLIT_PREFIX))
-        for name in lowered[: 1 if role == "features" else 2]
-    ]
-    if all(usual) and (role == "features" or len(usual) == 2):
-        return True
-    below = [row for row in rows[1:] if len(row) == len(first)]
-    if _holds_names(first, below, role):
-        return True
-    numeric = [
-        column
-        for column in range(len(first))
-        if first[column]
-        and any(row[column] for row in below)
-        and all(is_measurement(row[column]) for row in below if row[column])
-    ]
-    named = [column for column in numeric if not is_measurement(first[column])]
-    if named and len(named) < len(numeric):
-        cells = ", ".join(first[:4])
-        message = f"{path}: the first row may be a header or data ({cells}); choose --header or --no-header"
-        raise GraphError(message, code="header-ambiguous")
-    return bool(named)
-
-
-def _holds_names(first: Sequence[str], below: Sequence[Sequence[str]], role: str) -> bool:
-    """Whether a row holds names other than the usual ones: none occurs below, and they denote ids or ends."""
-    under = [{row[column] for row in below} for column in range(len(first))]
-    if not below or any(
-        not name or is_number(name) or name in cells for name, cells in zip(first, under, strict=True)
-    ):
-        return False
-    if role == "edges":
-        ids = [pair for pair in roles.pairs_of_ends(first) if "id" in roles.words_in(first[pair[0]])]
-        return bool(ids or roles.pairs_of_ends(first, roles.SURE_ENDS))
-    if any(roles.is_id_name(name) or name.lower() in roles.ID_NAMES for name in first):
-        return True
-    few = any(len(cells) <= 0.3 * len(below) for cells in under[1:])
-    return few and len(below) >= FEW_ROWS and len({*first}) == len(first)
 
 
 def add_duplicates(problems: Problems, ids: Ids, place: Callable[[int], str]) -> None:

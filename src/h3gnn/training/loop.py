@@ -185,11 +185,13 @@ class Snapshots:
     callback: Callable[[int, range, Tensor], None]
     with_tokens: bool = False
 
-    def transformed(self, change: Callable[[Tensor], Tensor], *, with_tokens: bool) -> Snapshots:
-        """Return snapshots whose embeddings pass through `change` first."""
-        return Snapshots(
-            self.epochs, lambda epoch, models, rows: self.callback(epoch, models, change(rows)), with_tokens
-        )
+    def transformed(self, change: Callable[[range, Tensor], Tensor], *, with_tokens: bool) -> Snapshots:
+        """Return snapshots whose embeddings pass through `change` first, which also gets their models."""
+
+        def callback(epoch: int, models: range, rows: Tensor) -> None:
+            self.callback(epoch, models, change(models, rows))
+
+        return Snapshots(self.epochs, callback, with_tokens)
 
     def begin(self, step: Step, models: range) -> AfterEpoch:
         """Pass on the untrained embedding, if requested; return the callback for the end of each epoch."""

@@ -1,0 +1,151 @@
+"""Columns of nodes for trees: own columns, means over two hops, degrees, directions of the embedding.
+
+With many features, such as words, principal components of the features take their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from h3gnn.graphs.graph import AdjacencyRows, GraphLike, scipy_features
+from h3gnn.graphs.scaling import FeatureScaler
+
+Embedding = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
+
+MOST_FEATURES, COMPONENTS, DIRECTIONS = 256, 64, 64
+"""With more features, principal components of them are used, and how many; directions of the embedding."""
+ROWS = 16_384
+"""Nodes read at a time, and the size of the sample from which directions are estimated."""
+OWN, LINKS, NEIGHBOURS, EMBEDDING = PARTS = ("own columns", "link columns", "neighbours", "embedding")
+"""Where columns come from, in the order in which the contribution of each is measured."""
+DEGREES = ("incoming edges", "outgoing edges", "neighbours")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its name, where it comes from, and the column of the table behind it ("" for none)."""
+
+    name: str
+    part: str
+    source: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """The leading principal directions of rows."""
+
+    mean: npt.NDArray[np.float64]
+    vectors: npt.NDArray[np.float64]  # [columns, directions]
+
+    @classmethod
+    def fit(cls, rows: Any, count: int) -> Directions:
+        """Fit to rows, dense or sparse; the directions have no sign that depends on rounding."""
+        from sklearn.utils.extmath import randomized_svd
+
+        mean = np.asarray(rows.mean(axis=0), dtype=np.float64).ravel()
+        dense = np.asarray(rows.todense() if hasattr(rows, "todense") else rows, dtype=np.float64) - mean
+        _, sizes, vectors = randomized_svd(dense, min(count, *dense.shape), random_state=0)
+        vectors = vectors[sizes > 1e-6 * max(sizes.max(initial=0), 1e-12)].T
+        return cls(mean, vectors * np.sign((vectors**3).sum(axis=0)))
+
+    def __call__(self, rows: Any) -> Embedding:
+        """Return the components of rows."""
+        return np.asarray(rows @ self.vectors - self.mean @ self.vectors, dtype=np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class NodeColumns:
+    """The columns of a graph's nodes, `[nodes, columns]`, and how those of further nodes are computed."""
+
+    values: Embedding
+    columns: tuple[Column, ...]
+    base: int  # number of columns before the means over neighbours
+    scaler: FeatureScaler
+    components: Directions | None  # of the features
+    directions: Directions  # of the embedding
+
+    @classmethod
+    def fit(cls, graph: GraphLike, embedding: Embedding, order: Integers | None = None) -> NodeColumns:
+        """Compute the columns of a graph; samples are drawn in `order`, by default that of the nodes."""
+        order = np.arange(graph.num_nodes) if order is None else order
+        sample = np.sort(np.random.default_rng(0).permutation(order)[:ROWS])
+        scaler, components = FeatureScaler("none"), None
+        if graph.num_features > MOST_FEATURES:
+            scaler = graph.fit_scaler("auto")
+            components = Directions.fit(_read(graph, scaler)(sample), COMPONENTS)
+        directions = Directions.fit(embedding[sample], DIRECTIONS)
+        base = tuple(_base_columns(graph, components))
+        columns = (
+            *base,
+            *(Column(f"{one.name}, mean of neighbours", NEIGHBOURS, one.source) for one in base),
+            *(Column(f"{one.name}, mean over two hops", NEIGHBOURS, one.source) for one in base),
+            *(Column(name, NEIGHBOURS) for name in DEGREES),
+            *(Column(f"direction {at + 1}", EMBEDDING) for at in range(directions.vectors.shape[1])),
+        )
+        nothing = np.empty((0, len(columns)), dtype=np.float32)
+        found = cls(nothing, columns, len(base), scaler, components, directions)
+        return replace(found, values=found.of_new(graph, embedding))
+
+    def of_new(self, graph: GraphLike, embedding: Embedding) -> Embedding:
+        """Return the columns of the new nodes of an extended graph, which follow the fitted ones."""
+        known, width = self.values, self.base
+        first, read = len(known), _read(graph, self.scaler)
+        values = np.empty((graph.num_nodes - first, len(self.columns)), dtype=np.float32)
+        for start in range(0, len(values), ROWS):
+            some = slice(start, min(start + ROWS, len(values)))
+            rows = read(np.arange(first + some.start, first + some.stop))
+            if self.components is None:
+                values[some, :width] = rows.todense() if hasattr(rows, "todense") else rows
+            else:
+                values[some, :width] = self.components(rows)
+            values[some, 3 * width + len(DEGREES) :] = self.directions(embedding[some])
+        both = graph.adjacency(undirected=True, self_loops=False)
+        for hop in range(2):
+            some, then = slice(hop * width, (hop + 1) * width), slice((hop + 1) * width, (hop + 2) * width)
+            values[:, then] = both.mean(np.concatenate([known[:, some], values[:, some]]), first)
+        directed = graph.adjacency(undirected=False, self_loops=False)
+        outgoing = np.bincount(directed.cols, minlength=graph.num_nodes)[first:]
+        degrees = np.diff(directed.crow[first:]), outgoing, np.diff(both.crow[first:])
+        values[:, 3 * width : 3 * width + len(DEGREES)] = np.log1p(np.column_stack(degrees))
+        return values
+
+    def positions(self, *parts: str) -> Integers:
+        """Return the positions of the columns of some parts."""
+        return np.array([at for at, one in enumerate(self.columns) if one.part in parts], dtype=np.int64)
+
+
+def walk_step(graph: GraphLike) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]]:
+    """Return the step of a random walk: the mean of a node's values and its neighbours'."""
+    rows: AdjacencyRows = graph.adjacency(undirected=True, self_loops=True)
+    return rows.mean
+
+
+def _base_columns(graph: GraphLike, components: Directions | None) -> Iterator[Column]:
+    """Yield the columns of the features: by name, or principal components."""
+    plan = graph.plan
+    if components is not None:
+        yield from (Column(f"component {at + 1}", OWN) for at in range(components.vectors.shape[1]))
+    elif plan is None or len(plan.names) != graph.num_features:
+        names = graph.feature_names or [f"column {at + 1}" for at in range(graph.num_features)]
+        yield from (Column(name, OWN, name) for name in names)
+    else:
+        for feature in plan.features:
+            yield Column(feature.name, OWN, feature.column.name)
+
+
+def _read(graph: GraphLike, scaler: FeatureScaler) -> Callable[[Integers], Any]:
+    """Return a function from node numbers to their features, a dense or sparse matrix."""
+    rows = graph.feature_reader(scaler)
+
+    def read(nodes: Integers) -> Any:
+        found = rows(torch.from_numpy(nodes))
+        return scipy_features(found) if found.layout == torch.sparse_csr else found.numpy()
+
+    return read
