@@ -327,7 +327,7 @@ def test_a_model_saved_before_settings_were_grouped_loads_to_its_embedding() -> 
     model = H3GNN.load(folder)
     assert "lr_warmup" in json.loads((folder / "model.json").read_text())["params"]
     assert model.get_settings()["heads"] == 2
-    np.testing.assert_allclose(model.embedding_, np.load(folder / "embedding.npy"), atol=1e-6)
+    np.testing.assert_allclose(model.embedding_, np.load(folder / "embedding.npy"), atol=2e-5)
 
 
 def test_repr_shows_changed_settings_by_group() -> None:
