@@ -7,7 +7,7 @@ weighs the heads by these held-out predictions. Nothing is stored: a head is fit
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -212,6 +212,7 @@ class TreeHead(Head):
         title: for messages.
         forest: a forest in place of boosting.
         seed: of random columns.
+        options: settings of the trees in place of those that suit the number of rows.
     """
 
     def __init__(
@@ -223,9 +224,10 @@ class TreeHead(Head):
         *,
         forest: bool = False,
         seed: int = 0,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self.columns, self.used, self.target, self.title = columns[:, used], used, target, title
-        self.forest, self.seed = forest, seed
+        self.forest, self.seed, self.options = forest, seed, options or {}
 
     def held_out(self, trains: Sequence[Integers], wanted: Sequence[Integers]) -> list[Floats]:
         """Predict labelled nodes from models of others."""
@@ -266,6 +268,7 @@ class TreeHead(Head):
                 early_stopping=False,
                 random_state=self.seed,
             )
+        model.set_params(**self.options)
         return model.fit(self.columns[train], self.target.values[train])
 
     def _predict(self, model: Any, columns: Embedding) -> Floats:
@@ -289,12 +292,24 @@ class PropagationHead(Head):
         size: number of its nodes.
         nodes: positions of the labelled nodes.
         target: their classes or numbers.
+        restart: r, the probability to end a walk at each step.
+        steps: the longest walk.
     """
 
     title = "label propagation"
 
-    def __init__(self, step: Callable[[Values], Values], size: int, nodes: Integers, target: Target) -> None:
+    def __init__(
+        self,
+        step: Callable[[Values], Values],
+        size: int,
+        nodes: Integers,
+        target: Target,
+        *,
+        restart: float = RETURN,
+        steps: int = STEPS,
+    ) -> None:
         self.step, self.size, self.nodes, self.target = step, size, nodes, target
+        self.restart, self.steps = restart, steps
 
     def held_out(self, trains: Sequence[Integers], wanted: Sequence[Integers]) -> list[Floats]:
         """Predict labelled nodes from the labels of others."""
@@ -314,14 +329,47 @@ class PropagationHead(Head):
             start[self.nodes[train], values] = 1.0
         else:  # the sum of the numbers, and how many there are
             start[self.nodes[train]] = np.column_stack([values - values.mean(), np.ones(len(train))])
-        walked = start
-        for _ in range(STEPS):
-            walked = RETURN * start + (1 - RETURN) * self.step(walked)
+        walked = walk(self.step, start, self.restart, self.steps)
         met = walked[wanted].astype(np.float64)
         if not classes:
             return np.asarray(met[:, :1] / np.maximum(met[:, 1:], FLOOR) + values.mean())
         met += FLOOR * np.bincount(values, minlength=classes) / len(train)
         return _floored(np.log(np.maximum(met / met.sum(axis=1, keepdims=True), FLOOR)))
+
+
+def correct_and_smooth(
+    log_p: Floats, nodes: Integers, values: Integers, step: Callable[[Values], Values], *, restart: float = 0.2
+) -> Floats:
+    r"""Correct the log-probabilities of all nodes by labels, and smooth them (Huang et al., 2021).
+
+    The errors of the labelled nodes are propagated with :func:`walk`; each node's is scaled to the mean
+    absolute error of the labelled ones and added. Then the labels and the corrected probabilities of the
+    others are propagated. A node that no label reaches keeps its prediction.
+
+    Args:
+        log_p: `[nodes, classes]`.
+        nodes, values: positions and classes of the labelled nodes.
+        step: multiplies values `[nodes, classes]` with P.
+        restart: the probability to end a walk at each step.
+    """
+    p, truth = np.exp(log_p), np.eye(log_p.shape[1])[values]
+    error = np.zeros_like(p)
+    error[nodes] = truth - p[nodes]
+    size = np.abs(error[nodes]).sum(axis=1).mean()
+    error = walk(step, error, restart)
+    length = np.abs(error).sum(axis=1, keepdims=True)
+    p = np.clip(p + size * error / np.maximum(length, FLOOR) * (length > FLOOR), 0, None)
+    p[nodes] = truth
+    p = walk(step, p, restart)
+    return _floored(np.log(np.maximum(p / p.sum(axis=1, keepdims=True), FLOOR)))
+
+
+def walk(step: Callable[[Values], Values], start: Values, restart: float, steps: int = STEPS) -> Values:
+    r"""Return :math:`r \sum_k (1 - r)^k P^k Z` for values Z `[nodes, D]`, summed up to a longest walk."""
+    walked = start
+    for _ in range(steps):
+        walked = restart * start + (1 - restart) * step(walked)
+    return walked
 
 
 @dataclass(frozen=True, eq=False)
