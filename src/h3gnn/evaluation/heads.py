@@ -338,7 +338,12 @@ class PropagationHead(Head):
 
 
 def correct_and_smooth(
-    log_p: Floats, nodes: Integers, values: Integers, step: Callable[[Values], Values], *, restart: float = 0.2
+    log_p: Floats,
+    nodes: Integers,
+    values: Integers,
+    step: Callable[[Values], Values],
+    *,
+    restart: float = 0.2,
 ) -> Floats:
     r"""Correct the log-probabilities of all nodes by labels, and smooth them (Huang et al., 2021).
 
