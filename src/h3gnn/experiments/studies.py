@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ TIMEOUT = 60
 """Seconds that SQLite waits for another process that writes."""
 HEARTBEAT = 60
 """Seconds between the heartbeats of a trial in a database; after twice this it is retried elsewhere."""
+CLAIM_SECONDS = 5.0
+"""Seconds that a process may need from the start of a trial to its owner, which is written next."""
 STORAGE_PACKAGES = {
     *("sqlalchemy", "alembic", "optuna", "sqlite3", "pymysql", "MySQLdb", "psycopg", "psycopg2", "json")
 }
@@ -130,8 +133,12 @@ def _folder_lock(storage: str | None) -> Iterator[None]:
 
 def position_of(study: optuna.Study, before: int | None = None) -> int:
     """Return the number of trials, up to a given one, that did not fail."""
-    trials = study.get_trials(deepcopy=False)[:before]
-    return sum(trial.state.name != "FAIL" for trial in trials)
+    return len(kept_trials(study, before))
+
+
+def kept_trials(study: optuna.Study, before: int | None = None) -> list[optuna.trial.FrozenTrial]:
+    """Return the trials, up to a given one, that did not fail: an interrupted search repeats the others."""
+    return [one for one in study.get_trials(deepcopy=False)[:before] if one.state.name != "FAIL"]
 
 
 def seed_sampler(study: optuna.Study, seed: int) -> None:
@@ -145,12 +152,22 @@ def seed_sampler(study: optuna.Study, seed: int) -> None:
 
 
 def fail_orphans(study: optuna.Study) -> None:
-    """Mark the running trials of processes on this machine that no longer exist as failed."""
+    """Mark the running trials of processes on this machine that no longer exist as failed.
+
+    A process that is killed right after it has begun a trial leaves one without an owner.
+    """
     from optuna.trial import TrialState
 
+    waited = time.monotonic()
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        match trial.user_attrs.get("owner"):
-            case [host, pid] if host == socket.gethostname() and not _is_running(pid):
+        while (owner := study.trials[trial.number].user_attrs.get("owner")) is None:
+            if time.monotonic() - waited > CLAIM_SECONDS:
+                break
+            time.sleep(0.1)
+        match owner:
+            case [host, pid] if host != socket.gethostname() or _is_running(pid):
+                continue
+            case None | [_, _]:
                 study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
 
 
@@ -185,7 +202,12 @@ def check_study(study: optuna.Study, space: Space) -> None:
 
 def ended_trials(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
     """Return the trials that were completed or pruned."""
-    return [one for one in study.get_trials(deepcopy=False) if one.state.name in ("COMPLETE", "PRUNED")]
+    return [one for one in study.get_trials(deepcopy=False) if has_ended(one)]
+
+
+def has_ended(trial: optuna.trial.FrozenTrial) -> bool:
+    """Whether a trial was completed or pruned."""
+    return trial.state.name in ("COMPLETE", "PRUNED")
 
 
 def finished(study: optuna.Study) -> int:

@@ -37,6 +37,8 @@ from h3gnn.experiments.studies import (
     ended_trials,
     fail_orphans,
     finished,
+    has_ended,
+    kept_trials,
     position_of,
     seed_sampler,
     storage_errors,
@@ -355,14 +357,15 @@ def _criterion(
 def _record(study: optuna.Study, final: list[ScoredTrial]) -> dict[str, Any]:
     trials = [
         {
-            "number": trial.number,
+            "number": position,
             "state": trial.state.name.lower(),
             "params": trial.params,
             "seed": trial.user_attrs.get("seed"),
             "smoothing": trial.user_attrs.get("smoothing"),
             "curve": {str(epoch): round(score, 5) for epoch, score in trial.intermediate_values.items()},
         }
-        for trial in ended_trials(study)
+        for position, trial in enumerate(kept_trials(study))
+        if has_ended(trial)
     ]
     finalists = [
         {"params": one.params, "looks": [[*at, round(score, 5)] for at, score in one.scores.items()]}
