@@ -22,7 +22,6 @@ from h3gnn.evaluation.criteria import cluster_accuracy
 from h3gnn.experiments import studies
 from h3gnn.experiments.run import labels_and_masks
 from h3gnn.experiments.spaces import SPACES, Space, with_objectives
-from h3gnn.experiments import studies
 from h3gnn.experiments.studies import check_study, fail_orphans, finished, open_study, storage_errors
 from h3gnn.experiments.tune import Budget, ScoredTrial, Searcher, Tuned, start_of, tune
 from h3gnn.graphs.graph import Graph, first_splits
