@@ -146,7 +146,10 @@ def test_a_group_selects_its_systems() -> None:
     assert "line" in named["clustering"]
     assert all("h3gnn" in names for names in named.values())
     assert set.union(*named.values()) == set(systems()) | {"h3gnn"}
-    assert len(find_methods(DEFAULT)) < 16
+    assert len(find_methods(DEFAULT)) == 17
+    assert {"boosting", "boosting-neighbours", "label-propagation", "correct-smooth"} < set(
+        DEFAULT.split(",")
+    )
     assert [method.name for method in find_methods("h3gnn,RAW")] == ["raw", "h3gnn"]
     for unknown in ("self-supervise", "gnn,raw", ""):
         with rejects("unknown-method"):

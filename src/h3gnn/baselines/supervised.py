@@ -170,6 +170,25 @@ def predict(
     ]
 
 
+def best_predictions(found: Sequence[Predictions], graph: Graph) -> list[int]:
+    """Return for each split the position of the predictions with the best accuracy on its validation nodes.
+
+    Ties are broken by the cross-entropy there.
+    """
+    assert graph.labels is not None
+    assert graph.val_mask is not None
+    best = []
+    for split in range(graph.num_splits):
+        own = graph.val_mask[:, split] & (graph.labels >= 0)
+        ranks = []
+        for position, one in enumerate(found):
+            scores, wanted = one.scores[split][own], graph.labels[own]
+            accuracy = float((scores.argmax(dim=-1) == wanted).float().mean())
+            ranks.append((-accuracy, -float(scores.gather(1, wanted[:, None]).mean()), position))
+        best.append(min(ranks)[-1])
+    return best
+
+
 def part_of(watch: Progress, before: int, size: int, total: int) -> Progress:
     """Return the progress of a part: `size` pieces of work after `before` of `total`."""
     return lambda share: watch((before + share * size) / total)

@@ -21,7 +21,10 @@ if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.experiments.compare import Comparison, Skipped
     from h3gnn.experiments.methods import Method
 
-DEFAULT = "raw,smoothed,diffused,untrained,mlp,gcn,gprgnn,h2gcn,dgi,ccassg,maskgae,greet,h3gnn"
+DEFAULT = (
+    "raw,smoothed,diffused,boosting,boosting-neighbours,label-propagation,correct-smooth,untrained,"
+    "mlp,gcn,gprgnn,h2gcn,dgi,ccassg,maskgae,greet,h3gnn"
+)
 QUICK_SPLITS = 3
 _opt = partial(option, panel="Comparison")
 

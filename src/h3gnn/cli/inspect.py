@@ -169,10 +169,15 @@ def methods(
 
 def _about(method: Method) -> dict[str, Any]:
     system = method.system
+    group = "supervised" if method.supervised else "h3gnn" if method.has_chance else "no training"
     about: dict[str, Any] = {"name": method.name, "title": method.title}
-    about |= {"group": "h3gnn" if method.has_chance else "no training", "year": None, "paper": None}
+    about |= {"group": group, "year": None, "paper": None}
     about |= {"sees": list(method.sees), "estimator": None, "cost": None, "settings": dict(method.settings)}
-    about |= {"ranges": {}, "published": {}, "source": None}
+    about |= {
+        "ranges": {key: list(values) for key, values in method.ranges.items()},
+        "published": {},
+        "source": None,
+    }
     if system is not None:
         same = ("title", "group", "year", "paper", "cost", "published", "source")
         about |= {name: getattr(system, name) for name in same}

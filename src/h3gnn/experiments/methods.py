@@ -6,9 +6,10 @@ split. A new system is a class of `h3gnn.baselines` with a card, see `h3gnn.base
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from h3gnn.answers.columns import LINKS, NEIGHBOURS, OWN
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.classics import DIFFUSION, diffused_features, raw_features, smoothed_features
 from h3gnn.baselines.embedder import train, values_of
@@ -25,6 +27,16 @@ from h3gnn.baselines.supervised import GRIDS, Predictions, predict
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.experiments.spaces import COMMITTEE, PAPER
+from h3gnn.experiments.tabular import (
+    CORRECTED,
+    TREES,
+    WALKS,
+    Learner,
+    boosting,
+    corrected,
+    predict_splits,
+    propagation,
+)
 from h3gnn.graphs.graph import Graph
 from h3gnn.training.loop import Snapshots
 from h3gnn.training.resources import SHARE, free_bytes, pick_device
@@ -185,6 +197,27 @@ def supervised(system: System) -> Method:
     return Method(system.name, title, system.sees, predict=predict_splits, settings=settings, system=system)
 
 
+def tabular(
+    name: str,
+    title: str,
+    learner: Callable[[Graph], Learner],
+    ranges: Mapping[str, Sequence[Any]],
+    sees: tuple[str, ...],
+    **grid: Sequence[Any],
+) -> Method:
+    """Return a classifier of tables or labels; by default it chooses among a grid of some settings."""
+
+    def predict_nodes(task: Task) -> list[Predictions]:
+        return [predict_splits(learner, task.graph, task.settings["grid"], task.watch)]
+
+    usual = {key: values[0] for key, values in ranges.items()}
+    settings = {"grid": [{**usual, **point} for point in _product(grid)]}
+    sees = (*sees, "labels")
+    return Method(
+        name, title, sees, predict=predict_nodes, settings=settings, ranges=ranges, has_chance=False
+    )
+
+
 def checked_settings(system: System, task: Task) -> Any:
     """Return the settings of a system; reject a graph that is too large for it before training."""
     settings = system.with_settings({key: value for key, value in task.settings.items() if key != "grid"})
@@ -201,6 +234,8 @@ def variant(method: Method, settings: str, graph: str | None = None) -> Method:
             "quick" trains for a few epochs and tries one point of the grid.
         graph: name of a benchmark graph.
     """
+    if settings == "quick" and method.supervised and method.system is None:
+        return method.with_settings(grid=method.settings["grid"][:1])
     if method.system is None or settings == "default":
         return method
     usual = find_grid("small")[0]
@@ -234,12 +269,52 @@ def find_grid(name: str) -> list[dict[str, Any]]:
     return [asdict(point) for point in GRIDS[name]]
 
 
+def grid_of(method: Method, name: str) -> list[dict[str, Any]]:
+    """Return the points of a grid for a supervised method; those without a card have grids of their own."""
+    points = find_grid(name)
+    if method.system is not None:
+        return points
+    return list(_product(method.ranges)) if name == "full" else list(method.settings["grid"])
+
+
+def _product(choices: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    for values in product(*choices.values()):
+        yield dict(zip(choices, values, strict=True))
+
+
+LEAVES = {name: TREES[name] for name in ("max_leaf_nodes", "min_samples_leaf")}
 _UNIT = {"rows": "unit length"}
 _LISTED = (
     features("raw", "raw features", raw_features, {}, sees=("features",)),
     features("smoothed", "features + neighbours", smoothed_features, {"hops": 1, **_UNIT}),
     features("smoothed2", "features + two hops", smoothed_features, {"hops": 2, **_UNIT}),
     features("diffused", "diffused features", diffused_features, {"smoothing": DIFFUSION, **_UNIT}),
+    tabular("boosting", "boosting", boosting(OWN), TREES, ("features",), **LEAVES),
+    tabular(
+        "boosting-neighbours",
+        "boosting + neighbours",
+        boosting(OWN, LINKS, NEIGHBOURS),
+        TREES,
+        GRAPH,
+        **LEAVES,
+    ),
+    tabular(
+        "label-propagation",
+        "label propagation",
+        propagation,
+        WALKS,
+        ("edges",),
+        restart=WALKS["restart"],
+    ),
+    tabular(
+        "correct-smooth",
+        "Correct & Smooth",
+        corrected,
+        CORRECTED,
+        GRAPH,
+        base=("linear", "boosting"),
+        restart=(0.2, 0.5),
+    ),
     estimator("untrained", "untrained encoder", epochs=0),
     *((supervised if "labels" in system.sees else embedding)(system) for system in systems().values()),
     estimator("decoder", "encoder–decoder", objective="features"),

@@ -27,7 +27,7 @@ from h3gnn.evaluation.protocols import (
     score,
 )
 from h3gnn.evaluation.results import Result, join_seeds
-from h3gnn.experiments.methods import SNAPSHOTS, Method, Task, find_grid, find_methods, snapshot_epochs
+from h3gnn.experiments.methods import SNAPSHOTS, Method, Task, find_methods, grid_of, snapshot_epochs
 from h3gnn.graphs.graph import Graph, GraphLike
 from h3gnn.preprocessing import Preprocessing
 from h3gnn.resources import check_memory
@@ -181,7 +181,7 @@ def settings_of(method: Method, model: H3GNN | None = None, grid: str | None = N
     """Return a method's settings including the user's: those of H3GNN, or the points of the grid."""
     if method.takes_settings:
         return {**(model or H3GNN()).get_settings(), **method.settings}
-    return {**method.settings, **({"grid": find_grid(grid)} if method.supervised and grid else {})}
+    return {**method.settings, **({"grid": grid_of(method, grid)} if method.supervised and grid else {})}
 
 
 def evaluate_predictions(predictions: Predictions, evaluator: Evaluator) -> Evaluation:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.stacks import GridPoint
-from h3gnn.baselines.supervised import GRIDS, Predictions, part_of
+from h3gnn.baselines.supervised import GRIDS, Predictions, best_predictions, part_of
 from h3gnn.encoder.readout import Smoother, suggest_smoothing
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation import protocols
@@ -51,7 +51,7 @@ GRID_NAMES = tuple(one.name for one in fields(GridPoint))
 def ranges_of(method: Method) -> dict[str, Sequence[Any]]:
     """Return the values that a search of a method chooses from, including a classifier's grid."""
     ranges = dict(method.ranges) or (dict(method.system.ranges) if method.system else {})
-    if method.supervised:
+    if method.supervised and method.system:
         ranges |= {name: sorted({getattr(point, name) for point in GRIDS["full"]}) for name in GRID_NAMES}
     return ranges
 
@@ -139,9 +139,10 @@ class Trainer:
         """
         assert self.method.predict is not None
         start, usual = time.perf_counter(), self.settings["grid"][0]
+        in_grid = set(GRID_NAMES) if self.method.system else set(usual)
         groups: dict[tuple[tuple[str, Any], ...], list[Changes]] = {}
         for changes in drawn:
-            of_system = tuple((name, value) for name, value in changes.items() if name not in GRID_NAMES)
+            of_system = tuple((name, value) for name, value in changes.items() if name not in in_grid)
             groups.setdefault(of_system, []).append(changes)
         found: list[tuple[Changes, Predictions]] = []
         tried: list[Changes] = []
@@ -149,7 +150,9 @@ class Trainer:
             if position and budget.is_over(start):
                 break
             own = dict(of_system)
-            points = [{**usual, **{name: one[name] for name in GRID_NAMES if name in one}} for one in alike]
+            points = [
+                {**usual, **{name: value for name, value in one.items() if name in in_grid}} for one in alike
+            ]
             part = part_of(watch, position, 1, len(groups))
             (predictions,) = self.method.predict(self.task(seed, {**own, "grid": points}, part))
             found.append((own, predictions))
@@ -254,24 +257,6 @@ class Trials:
     def pooled(self) -> Trial:
         """Return the best trial by the nodes of all splits together."""
         return self.all[int(np.argmax([one.scores.mean() for one in self.all]))]
-
-
-def best_predictions(found: Sequence[Predictions], graph: Graph) -> list[int]:
-    """Return for each split the position of the predictions with the best accuracy on its validation nodes.
-
-    Ties are broken by the cross-entropy there.
-    """
-    labels, _, val, _ = run.labels_and_masks(graph)
-    best = []
-    for split in range(graph.num_splits):
-        own = val[:, split] & (labels >= 0)
-        ranks = []
-        for position, one in enumerate(found):
-            scores, wanted = one.scores[split][own], labels[own]
-            accuracy = float((scores.argmax(dim=-1) == wanted).float().mean())
-            ranks.append((-accuracy, -float(scores.gather(1, wanted[:, None]).mean()), position))
-        best.append(min(ranks)[-1])
-    return best
 
 
 @dataclass(frozen=True)
