@@ -20,6 +20,7 @@ from h3gnn.baselines.supervised import Predictions, best_predictions, joint_prog
 from h3gnn.evaluation.heads import (
     Basis,
     Floats,
+    Head,
     LinearHead,
     Pool,
     PropagationHead,
@@ -97,11 +98,11 @@ def boosting(*parts: str) -> Callable[[Graph], Learner]:
 
     def prepare(graph: Graph) -> Learner:
         found = NodeColumns.fit(graph, np.zeros((graph.num_nodes, 1), dtype=np.float32))
-        used, everyone = found.positions(*parts), np.arange(graph.num_nodes)
+        used = found.positions(*parts)
 
         def learn(target: Target, point: Point) -> Floats:
             trees = TreeHead(found.values, used, target, "boosting", options=point)
-            return trees.held_out([np.flatnonzero(target.values >= 0)], [everyone])[0][0]
+            return _of_all(trees, target)
 
         return learn
 
@@ -133,9 +134,16 @@ def propagation(graph: Graph) -> Learner:
 
     def learn(target: Target, point: Point) -> Floats:
         head = PropagationHead(step, len(everyone), everyone, target, **point)
-        return head.held_out([np.flatnonzero(target.values >= 0)], [everyone])[0][0]
+        return _of_all(head, target)
 
     return learn
+
+
+def _of_all(head: Head, target: Target) -> Floats:
+    """Return the prediction of all nodes by a head that is trained on the nodes with a class."""
+    everyone = np.arange(len(target.values))
+    (found,) = head.held_out([np.flatnonzero(target.values >= 0)], [everyone])
+    return np.asarray(found[0])
 
 
 def corrected(graph: Graph) -> Learner:
