@@ -191,7 +191,11 @@ FRAME = pd.DataFrame(FEATURES, index=["a", "b", "c"])
         ((import_pyg().data.HeteroData(),), "not-a-graph"),
         ((Data(x=torch.ones(2, 1)),), "edges-missing"),
         (
-            (Data(x=torch.ones(2, 1), edge_index=torch.zeros(2, 0).long(), y=torch.tensor([0.5, 1])),),
+            (
+                Data(
+                    x=torch.ones(2, 1), edge_index=torch.zeros(2, 0).long(), y=torch.tensor([float("inf"), 1])
+                ),
+            ),
             "labels-not-integers",
         ),
     ],

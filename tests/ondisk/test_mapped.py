@@ -254,6 +254,28 @@ def test_splits_are_drawn_as_for_a_graph_in_memory(tmp_path: Path) -> None:
     assert mapped.provenance.repairs[-1] == graph.provenance.repairs[-1]
 
 
+def test_numbers_to_predict_are_those_of_the_graph_in_memory(tmp_path: Path) -> None:
+    ids = list(range(40))
+    write(tmp_path, ids, [(0, 1), (3, 2)], None)
+    prices = pd.DataFrame({"id": ids[::-1], "price": [i / 8 if i % 5 else None for i in ids]})
+    prices.to_csv(tmp_path / "l.csv", index=False)
+    parts, labels = (tmp_path / "e.csv", tmp_path / "f.csv"), tmp_path / "l.csv"
+    mapped = prepare_graph(*parts, tmp_path / "out", labels=labels)
+    graph = with_splits(read_graph(parts[0], features=parts[1], labels=labels))
+    assert mapped.targets is not None
+    assert graph.targets is not None
+    np.testing.assert_array_equal(mapped.targets, graph.targets)
+    assert mapped.masks is not None
+    assert mapped.masks[2].tolist() == listed(graph.test_mask)
+    assert (mapped.target_name, mapped.class_names, mapped.labels) == ("price", (), None)
+    nodes, labelled = labelled_nodes(mapped)
+    assert labelled.targets is not None
+    assert labelled.targets.tolist() == mapped.targets[nodes].tolist()
+    (mapped.folder / "targets.bin").write_bytes(np.full(40, np.inf).tobytes())
+    with rejects("prepared-folder-damaged"):
+        _ = open_mapped(tmp_path / "out").targets
+
+
 def test_labels_of_unknown_nodes_are_rejected_and_label_columns_are_no_features(tmp_path: Path) -> None:
     write(tmp_path, ["a", "b"], [(0, 1)], None)
     parts, labels = (tmp_path / "e.csv", tmp_path / "f.csv"), tmp_path / "l.csv"

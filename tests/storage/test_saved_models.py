@@ -48,6 +48,15 @@ def test_sparse_features_and_ids_are_loaded(tmp_path: Path) -> None:
     assert (again.graph_.dense_features() == graph.dense_features()).all()
 
 
+def test_numbers_to_predict_are_loaded(tmp_path: Path) -> None:
+    targets = np.array([1.5, np.nan, -2.25, 1e300])
+    graph = check_graph(np.eye(4), np.array([[0, 1], [1, 2]]), targets=targets, target_name="price")
+    H3GNN.from_preset("single", **QUICK).fit(graph).save(tmp_path / "run")
+    again = H3GNN.load(tmp_path / "run").graph_
+    np.testing.assert_array_equal(again.targets, targets)
+    assert (again.target_name, again.labels, again.provenance) == ("price", None, graph.provenance)
+
+
 def test_a_loaded_table_model_transforms_new_rows(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(30, 4))
     model = H3GNN.from_preset("single", **QUICK).fit(rows)

@@ -218,7 +218,7 @@ def _both_ways(graph: Graph, ends: Integers, weight: Weights | None) -> tuple[In
 def _join(graph: Graph, features: Tensor, ids: Ids, ends: Integers, weight: Weights | None) -> Graph:
     new = features.shape[0]
 
-    def padded(values: Tensor | None, fill: int) -> Any:
+    def padded(values: Tensor | None, fill: float) -> Any:
         if values is None:
             return None
         return torch.cat([values, values.new_full((new, *values.shape[1:]), fill)]).numpy()
@@ -233,6 +233,8 @@ def _join(graph: Graph, features: Tensor, ids: Ids, ends: Integers, weight: Weig
         edge_weight=weights,
         labels=padded(graph.labels, -1),
         class_names=graph.class_names,
+        targets=padded(graph.targets, np.nan),
+        target_name=graph.target_name,
         masks=None if masks[0] is None else masks,
         node_ids=ids if graph.has_ids or not np.array_equal(ids, np.arange(ids.size)) else None,
         feature_names=graph.feature_names,

@@ -69,9 +69,13 @@ class Source:
     ] = None
     edges: Annotated[list[Path] | None, _own("CSV, TSV or Parquet; may be repeated.")] = None
     features: Annotated[list[Path] | None, _own("CSV, TSV, Parquet, NPY or NPZ; may be repeated.")] = None
-    labels: Annotated[File, _own("Classes and splits: CSV, TSV or Parquet.")] = None
-    source_column: Annotated[Text, _own("Name, or position from 1.", "--source-column", "--source")] = None
-    target_column: Annotated[Text, _own("Name, or position from 1.", "--target-column", "--target")] = None
+    labels: Annotated[File, _own("Classes or numbers to predict, and splits: CSV, TSV or Parquet.")] = None
+    source_column: Annotated[
+        Text, _own("Start of an edge: name, or position from 1.", "--source-column", "--source")
+    ] = None
+    target_column: Annotated[
+        Text, _own("End of an edge: name, or position from 1.", "--target-column", "--target")
+    ] = None
     weight_column: Annotated[Text, _own("Positive edge weights: name, or position from 1.")] = None
     id_column: Annotated[Text, _own("Node ids in the features: name, or position from 1.")] = None
     feature_columns: Annotated[Text, _own("Comma-separated; default: all but the id.")] = None
@@ -79,14 +83,19 @@ class Source:
         list[str] | None,
         _own(
             "Types of columns, where `h3gnn inspect` detects them wrongly: `zip=category,opened=date:dmy`. "
-            "Types: number, boolean, category, date, list, text; identifier (ignored), label (the class).",
+            "Types: number, boolean, category, date, list, text; identifier (ignored), label (a class).",
             "--columns",
             "--column",
         ),
     ] = None
     text_model: Annotated[Text, _own("Folder of a sentence model (needs `h3gnn[text]`); else TF-IDF.")] = None
     label_id_column: Annotated[Text, _own("Node ids in the labels: name, or position from 1.")] = None
-    label_column: Annotated[Text, _own("Classes, in --labels, features or GraphML: name or position.")] = None
+    label_column: Annotated[Text, _own("The label, in --labels, features or GraphML: name or position.")] = (
+        None
+    )
+    task: Annotated[
+        Text, _own("What the label is: classification, regression, or auto: by its values.", metavar="TASK")
+    ] = None
     split_columns: Annotated[Text, _own("Split columns (train, val, test), comma-separated.")] = None
     unknown_nodes: Annotated[Text, _own("Edges and labels of unknown nodes: error, drop or add.")] = None
     weights: Annotated[Text, _own("Non-positive or missing weights: error, drop or absolute.")] = None
@@ -126,6 +135,7 @@ class Source:
         fitted graph, features are encoded in the same way.
         """
         from h3gnn.graphs.graph import with_splits
+        from h3gnn.graphs.targets import with_task
 
         if self.edges:
             from h3gnn.tables.read import read_graph
@@ -139,6 +149,7 @@ class Source:
         if self.graph is not None and (Path(self.graph) / "graph.json").is_file():
             return self._open_mapped(self.graph, in_files)
         reading, chosen = self.reading(), {}
+        task = reading.pop("task", "auto")
         if self.graph is not None and Path(self.graph).suffix.lower() in (".graphml", ".gml"):
             names = {"features": "feature_columns", "labels": "label_column"}
             chosen = {name: reading.pop(column, None) for name, column in names.items()}
@@ -148,7 +159,7 @@ class Source:
                 "no graph given: name one (`h3gnn datasets` lists them), or give a file or --edges",
                 code="no-graph",
             )
-        return with_splits(_named_graph(self.graph, self.data_dir, **chosen))
+        return with_splits(with_task(_named_graph(self.graph, self.data_dir, **chosen), task))
 
     def _open_mapped(self, folder: str, accepted: bool) -> Graph:
         from h3gnn.ondisk.mapped import open_mapped

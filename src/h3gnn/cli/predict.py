@@ -122,12 +122,12 @@ def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...]
 
         style = {"header": source.header, "delimiter": source.delimiter}
         columns, drop = (source.label_id_column, source.label_column), source.unknown_nodes == "drop"
-        labels, names, unknown = labels_of_nodes(
-            source.labels, graph.node_ids, run, *columns, style, drop=drop
+        known, repairs = labels_of_nodes(
+            source.labels, graph.node_ids, run, *columns, style, task=source.task or "auto", drop=drop
         )
-        if unknown:
-            say(f"note: {source.labels.name}: {unknown:,} label(s) of unknown nodes left out")
-        return labels, names
+        for repair in repairs:
+            say(f"note: {repair.message}")
+        return known["labels"], known["class_names"]
     if graph.labels is None:
         where = "the tables have" if source.edges else f"{run} has"
         column = ", or name a column of the features (--label-column)" if source.edges else ""

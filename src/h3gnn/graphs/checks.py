@@ -37,6 +37,8 @@ def check_graph(
     edge_weight: Any = None,
     labels: Any = None,
     class_names: Sequence[str] = (),
+    targets: Any = None,
+    target_name: str = "",
     masks: tuple[Any, Any, Any] | None = None,
     node_ids: npt.NDArray[Any] | None = None,
     feature_names: Sequence[str] = (),
@@ -54,6 +56,8 @@ def check_graph(
         edge_weight: `[edges]` positive numbers; weights of duplicate edges are added.
         labels: `[nodes]` integers, negative where unknown.
         class_names: the name of each class; by default the numbers themselves.
+        targets: `[nodes]` numbers to predict in place of classes, NaN where unknown.
+        target_name: name of their column, if known.
         masks: train, validation and test masks, each bool `[nodes]` or `[nodes, splits]`.
         node_ids, feature_names: given by the user, if any.
         source, kind, structural, repairs: the graph's provenance.
@@ -64,9 +68,10 @@ def check_graph(
     nodes = checked_features.shape[0]
     edges, weights, merged = _check_edges(edge_index, edge_weight, nodes, where, hint=locate is None)
     checked_labels, names = _check_labels(labels, class_names, nodes, where)
+    numbers = _check_targets(targets, labels, nodes, where)
     train, val, test = _check_masks(masks, nodes)
     ids = np.arange(nodes, dtype=np.int64) if node_ids is None else _check_ids(node_ids, nodes, where)
-    digest = content_hash(checked_features, edges, weights, checked_labels, train, val, test)
+    digest = content_hash(checked_features, edges, weights, checked_labels, train, val, test, targets=numbers)
     return Graph(
         features=checked_features,
         edge_index=edges,
@@ -74,6 +79,8 @@ def check_graph(
         edge_weight=weights,
         labels=checked_labels,
         class_names=names,
+        targets=numbers,
+        target_name=target_name,
         train_mask=train,
         val_mask=val,
         test_mask=test,
@@ -283,6 +290,23 @@ def _check_labels(
             code="label-without-class-name",
         )
     return torch.from_numpy(values), names
+
+
+def _check_targets(targets: Any, labels: Any, nodes: int, where: Locate) -> Tensor | None:
+    if targets is None:
+        return None
+    if labels is not None:
+        raise GraphError("give either classes or numbers to predict, not both", code="labels-and-targets")
+    values = as_numpy(targets, "the targets")
+    if values.shape != (nodes,):
+        raise GraphError(f"{nodes} nodes but targets of shape {list(values.shape)}", code="labels-shape")
+    check_numbers(values, "targets")
+    values = values.astype(np.float64)
+    bad = np.flatnonzero(np.isinf(values))
+    if bad.size:
+        message = f"{where('targets', int(bad[0]))}: infinity cannot be predicted; leave the cell empty"
+        raise GraphError(message, code="target-not-finite")
+    return torch.from_numpy(values)
 
 
 def _check_masks(

@@ -15,7 +15,6 @@ from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import (
     DATES,
     as_classes,
-    as_labels,
     as_masks,
     check_graph,
     holds_dates,
@@ -24,9 +23,10 @@ from h3gnn.graphs.checks import (
 )
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.guards import ROW_SUBSET, check_edge_index, input_kind
-from h3gnn.graphs.ids import as_ids, quoted
+from h3gnn.graphs.ids import as_ids, is_missing, quoted
 from h3gnn.graphs.provenance import Kind, Repair, warn_about_repairs
 from h3gnn.graphs.structural import build_graph
+from h3gnn.graphs.targets import has_fractions, split_known
 from h3gnn.tables.frames import (
     as_frame,
     column_names,
@@ -204,7 +204,7 @@ def from_pyg(data: Any, *, source: str, kind: Kind = "object") -> Graph:
         edges,
         nodes=_pyg_nodes(data, edges),
         edge_weight=weights,
-        labels=None if labels is None else as_labels(labels),
+        **({} if labels is None else split_known(labels)),
         masks=as_masks(get("train_mask"), get("val_mask"), get("test_mask")),
         source=source,
         kind=kind,
@@ -241,7 +241,7 @@ def from_dgl(network: Any, *, source: str) -> Graph:
         edges,
         nodes=nodes,
         edge_weight=first(edge_data, "weight", "w", "edge_weight"),
-        labels=None if labels is None else as_labels(labels),
+        **({} if labels is None else split_known(labels)),
         masks=as_masks(node_data.get("train_mask"), node_data.get("val_mask"), node_data.get("test_mask")),
         source=source,
         kind="object",
@@ -335,7 +335,11 @@ class _NodeAttributes:
         if key in self._keys:
             self._used.add(key)
             values = [attributes.get(key) for attributes in self._values]
-            found["labels"], found["class_names"] = as_classes(values)
+            gaps = [np.nan if is_missing(one) else one for one in values]
+            if all(isinstance(one, float | int | np.number) for one in gaps) and has_fractions(gaps):
+                found["targets"], found["target_name"] = np.array(gaps, dtype=np.float64), str(key)
+            else:
+                found["labels"], found["class_names"] = as_classes(values)
         if SPLIT in self._keys:
             words = [attributes.get(SPLIT) for attributes in self._values]
             found["masks"] = split_masks(words, lambda row: f"the node attribute 'split', row {row}")

@@ -18,11 +18,12 @@ import scipy.sparse as sp
 import torch
 
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.checks import as_labels, check_size
+from h3gnn.graphs.checks import check_size
 from h3gnn.graphs.convert import from_networkx, from_pyg, import_pyg
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.provenance import Kind, warn_about_repairs
 from h3gnn.graphs.structural import build_graph
+from h3gnn.graphs.targets import split_known
 from h3gnn.resources import check_memory, format_bytes
 from h3gnn.tables.files import check_file, reading
 
@@ -161,7 +162,7 @@ def _graph_of(arrays: dict[str, npt.NDArray[Any]], file: Path, source: str, kind
         None if features is None else _check_real(features, file),
         np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1),  # both directions; a self-loop once
         nodes=nodes,
-        labels=None if labels is None else as_labels(labels),
+        **({} if labels is None else split_known(labels)),
         masks=(masks[0].T, masks[1].T, masks[2].T) if len(masks) == 3 else None,
         source=source,
         kind=kind,

@@ -81,6 +81,8 @@ class GraphLike(ABC):
     provenance: Provenance
     labels: Any
     class_names: tuple[str, ...]
+    targets: Any
+    target_name: str
     node_ids: Any
     has_ids: bool
     plan: TablePlan | None
@@ -110,6 +112,13 @@ class GraphLike(ABC):
     def num_classes(self) -> int:
         """Number of classes, 0 without labels."""
         return len(self.class_names)
+
+    @property
+    def labelled(self) -> npt.NDArray[np.bool_]:
+        """Which nodes have a class or a number."""
+        if self.targets is not None:
+            return np.asarray(~self.targets.isnan())
+        return np.zeros(self.num_nodes, bool) if self.labels is None else np.asarray(self.labels >= 0)
 
     @abstractmethod
     def fit_scaler(self, kind: str) -> FeatureScaler:
@@ -152,6 +161,8 @@ class Graph(GraphLike):
         edge_weight: float32 `[edges]`, positive, or None where the data has no weights.
         labels: int64 `[nodes]`, -1 where unknown, or None.
         class_names: the name of each class.
+        targets: float64 `[nodes]`, numbers to predict in place of classes, NaN where unknown, or None.
+        target_name: name of their column, if known.
         train_mask, val_mask, test_mask: bool `[nodes, splits]`, or None without splits.
         node_ids: int64 or object (str) `[nodes]`; the position where the user gave no ids.
         has_ids: whether the user named the nodes.
@@ -165,6 +176,8 @@ class Graph(GraphLike):
     edge_weight: Tensor | None = None
     labels: Tensor | None = None
     class_names: tuple[str, ...] = ()
+    targets: Tensor | None = None
+    target_name: str = ""
     train_mask: Tensor | None = None
     val_mask: Tensor | None = None
     test_mask: Tensor | None = None
@@ -233,9 +246,8 @@ class Graph(GraphLike):
         return f"<table>{title}{rows}</table>{f'<ul>{notes}</ul>' if notes else ''}"
 
     def _counts(self) -> list[tuple[str, int]]:
-        labelled = 0 if self.labels is None else int((self.labels >= 0).sum())
         counts = {"nodes": self.num_nodes, "edges": self.num_edges, "features": self.num_features}
-        known = {"classes": self.num_classes, "labelled": labelled, "splits": self.num_splits}
+        known = {"classes": self.num_classes, "labelled": int(self.labelled.sum()), "splits": self.num_splits}
         return [*counts.items(), *((name, number) for name, number in known.items() if number)]
 
     def __sklearn_clone__(self) -> Graph:
@@ -271,17 +283,20 @@ def with_columns(graph: Graph, order: Sequence[int], names: tuple[str, ...]) -> 
         matrix.sort_indices()
         features = torch_features(matrix)
     others = (graph.edge_weight, graph.labels, graph.train_mask, graph.val_mask, graph.test_mask)
-    provenance = replace(graph.provenance, sha256=content_hash(features, graph.edge_index, *others))
+    digest = content_hash(features, graph.edge_index, *others, targets=graph.targets)
+    provenance = replace(graph.provenance, sha256=digest)
     return replace(graph, features=features, feature_names=names, provenance=provenance)
 
 
-def content_hash(features: Tensor, edge_index: Tensor, *others: Tensor | None) -> str:
+def content_hash(
+    features: Tensor, edge_index: Tensor, *others: Tensor | None, targets: Tensor | None = None
+) -> str:
     """Return the SHA-256 of the arrays that a result depends on; of sparse features, as they are stored."""
     digest = hashlib.sha256()
     stored = [features]
     if features.layout == torch.sparse_csr:
         stored = [features.crow_indices(), features.col_indices(), features.values()]
-    for part in (*stored, edge_index, *others):
+    for part in (*stored, edge_index, *others, *([] if targets is None else [targets])):
         if part is None:
             digest.update(b"none")
             continue
@@ -330,6 +345,16 @@ def random_splits(
     return codes == 0, codes == 1, codes == 2
 
 
+def stratify(targets: Tensor) -> Tensor:
+    """Return the quantile of each node's number, up to ten of at least ten nodes each; -1 where unknown."""
+    known = torch.nonzero(~targets.isnan()).flatten()
+    codes = torch.full(targets.shape, -1, dtype=torch.int64)
+    bins = max(1, min(10, len(known) // 10))
+    ranks = targets[known].argsort(stable=True).argsort()
+    codes[known] = ranks * bins // max(1, len(known))
+    return codes
+
+
 def first_splits(graph: Graph, splits: int | None) -> Graph:
     """Return the graph with its first `splits` splits only."""
     if splits is None or graph.train_mask is None:
@@ -340,10 +365,13 @@ def first_splits(graph: Graph, splits: int | None) -> Graph:
 
 def with_splits(graph: Graph, seed: int = SEED) -> Graph:
     """Return the graph with ten random splits if it has labels but no splits; otherwise unchanged."""
-    if graph.labels is None or graph.train_mask is not None or not bool((graph.labels >= 0).any()):
+    if graph.train_mask is not None or not graph.labelled.any():
         return graph
-    masks = random_splits(graph.labels, generator=torch.Generator().manual_seed(seed))
-    digest = content_hash(graph.features, graph.edge_index, graph.edge_weight, graph.labels, *masks)
+    codes = graph.labels if graph.targets is None else stratify(graph.targets)
+    assert codes is not None  # some nodes are labelled
+    masks = random_splits(codes, generator=torch.Generator().manual_seed(seed))
+    parts = graph.features, graph.edge_index, graph.edge_weight, graph.labels, *masks
+    digest = content_hash(*parts, targets=graph.targets)
     train, val, test = masks
     provenance = replace(graph.provenance, sha256=digest)
     split = replace(graph, train_mask=train, val_mask=val, test_mask=test, provenance=provenance)

@@ -68,6 +68,7 @@ PREPARED = Record(
     {
         "class_names": ListOf(Text()),
         "splits": Integer(1),
+        "target_name": Text(),
         "feature_names": ListOf(Text()),
         "stored": Integer(1),
         "unlabelled": SHA256,
@@ -79,8 +80,9 @@ ROWS_AT_A_TIME = 1 << 16
 ROWS_IN_CACHE = 1 << 10
 """Rows of features that are scaled at a time, within the processor's cache."""
 IDS = "ids.arrow"
-LABELS, SPLITS = "labels.bin", "splits.bin"
-"""int32 `[nodes]`, -1 where unknown; int8 `[nodes, splits]`, -1 none, 0 training, 1 validation, 2 test."""
+LABELS, TARGETS, SPLITS = "labels.bin", "targets.bin", "splits.bin"
+"""int32 `[nodes]`, -1 where unknown; float64 `[nodes]`, NaN where unknown; int8 `[nodes, splits]`, -1 none, 0
+training, 1 validation, 2 test."""
 FEATURE_CROW, FEATURE_COLS, FEATURE_VALUES = "feature-crow.bin", "feature-cols.bin", "feature-values.bin"
 
 
@@ -120,8 +122,9 @@ class MappedGraph(GraphLike):
         provenance: source, content hash and repairs.
         moments: statistics of the features, from which a scaling is fitted.
         has_ids: whether the user named the nodes.
-        has_labels: whether there are labels.
+        has_labels, has_targets: whether there are classes, and whether there are numbers to predict.
         class_names: the name of each class.
+        target_name: name of the column of the numbers.
         num_splits: number of train/validation/test splits.
         unlabelled: the content hash without labels and splits, on which no model is trained.
     """
@@ -133,7 +136,9 @@ class MappedGraph(GraphLike):
     moments: Moments
     has_ids: bool
     has_labels: bool = False
+    has_targets: bool = False
     class_names: tuple[str, ...] = ()
+    target_name: str = ""
     num_splits: int = 0
     feature_names: tuple[str, ...] = ()
     unlabelled: str = ""
@@ -150,6 +155,17 @@ class MappedGraph(GraphLike):
         if not self.has_labels:
             return None
         return _read_codes(self.folder / LABELS, np.int32, (self.num_nodes,), self.num_classes).long()
+
+    @cached_property
+    def targets(self) -> Tensor | None:
+        """Numbers to predict, float64 `[nodes]`, NaN where unknown, or None."""
+        if not self.has_targets:
+            return None
+        path = self.folder / TARGETS
+        numbers = np.array(_map(path, np.dtype(np.float64), (self.num_nodes,)))
+        if np.isinf(numbers).any():
+            raise _damaged(path, "it holds infinity")
+        return torch.from_numpy(numbers)
 
     @cached_property
     def masks(self) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -249,18 +265,20 @@ class MappedGraph(GraphLike):
 
 def labelled_nodes(graph: MappedGraph) -> tuple[Tensor, Graph]:
     """Return the nodes with labels, and a graph of these without features and edges, for scoring."""
-    if graph.labels is None or not bool((graph.labels >= 0).any()):
+    if not graph.labelled.any():
         message = f"{graph.folder} has no labels; prepare it with them (`h3gnn prepare --labels`)"
         raise GraphError(message, code="labels-missing")
-    nodes = torch.nonzero(graph.labels >= 0).flatten()
+    nodes = torch.from_numpy(np.flatnonzero(graph.labelled))
     assert graph.masks is not None  # `prepare` draws missing splits
     train, val, test = (mask[nodes] for mask in graph.masks)
     return nodes, Graph(
         torch.empty(len(nodes), 0),
         torch.empty(2, 0, dtype=torch.int64),
         graph.provenance,
-        labels=graph.labels[nodes],
+        labels=None if graph.labels is None else graph.labels[nodes],
         class_names=graph.class_names,
+        targets=None if graph.targets is None else graph.targets[nodes],
+        target_name=graph.target_name,
         train_mask=train,
         val_mask=val,
         test_mask=test,
@@ -305,7 +323,9 @@ def open_mapped(folder: str | Path) -> MappedGraph:
         moments,
         has_ids=about["ids"] == "named",
         has_labels="class_names" in about,
+        has_targets="target_name" in about,
         class_names=tuple(about.get("class_names", ())),
+        target_name=about.get("target_name", ""),
         num_splits=about.get("splits", 0),
         feature_names=names,
         unlabelled=about.get("unlabelled", about["sha256"]),

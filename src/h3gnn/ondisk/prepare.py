@@ -23,7 +23,7 @@ from torch import Tensor
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import WEIGHT_ABOVE, WEIGHT_BELOW, check_features, duplicate_edges, valid_weights
 from h3gnn.graphs.formats import array_place, read_array
-from h3gnn.graphs.graph import SEED, random_splits, random_splits_repair
+from h3gnn.graphs.graph import SEED, random_splits, random_splits_repair, stratify
 from h3gnn.graphs.ids import is_plain, quoted
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.scaling import BLOCK_ROWS, MomentSums
@@ -39,6 +39,7 @@ from h3gnn.ondisk.mapped import (
     LABELS,
     PREPARED,
     SPLITS,
+    TARGETS,
     MappedGraph,
     is_prepared,
     open_mapped,
@@ -88,6 +89,7 @@ def prepare_graph(
     label_id_column: Column | None = None,
     label_column: Column | None = None,
     split_columns: Sequence[Column] | None = None,
+    task: str = "auto",
     header: bool | None = None,
     delimiter: str | None = None,
     memory: int | None = None,
@@ -103,8 +105,9 @@ def prepare_graph(
         features: CSV, TSV or Parquet with an id column; or NPY, NPZ, whose row numbers are the ids. A sparse
             matrix of scipy (NPZ) is read as a whole and stays sparse.
         out: the folder to write; it must not hold anything else.
-        labels: CSV, TSV or Parquet: one node per row, with its class and perhaps its splits; read as a whole.
-            Without splits, ten are drawn.
+        labels: CSV, TSV or Parquet: one node per row, with its class or number and perhaps its splits; read
+            as a whole. Without splits, ten are drawn.
+        task: whether labels are classes or numbers; see `read_graph`.
         memory: limit for joining and sorting in bytes; None for half of the available memory. Blocks of
             features and labels add to it.
         progress: called with each stage and its finished share.
@@ -128,7 +131,7 @@ def prepare_graph(
         repairs = [*source.repairs, *table.repairs, *([duplicate_edges(merged)] if merged else [])]
         about: dict[str, Any] = {} if stored is None else {"stored": stored}
         if label_table is not None:
-            known, drawn = _write_labels(work, label_table, sums.rows, source.path)
+            known, drawn = _write_labels(work, label_table, sums.rows, source.path, task)
             about, repairs = {**about, **known}, repairs + drawn
         if source.table is not None:
             _write_ids(work)
@@ -489,10 +492,10 @@ def _write_ids(work: Work) -> None:
 
 
 def _write_labels(
-    work: Work, table: LabelTable, nodes: int, known_by: Path
+    work: Work, table: LabelTable, nodes: int, known_by: Path, task: str
 ) -> tuple[dict[str, Any], list[Repair]]:
     """Write labels and splits, which are drawn if there are none; return their description and repairs."""
-    labels = table.read()
+    labels = table.read(task=task)
     found = _find(work, labels.ids)
     if (found < 0).any():
         ids = [row[0] for row in work.run("SELECT id FROM nodes")]
@@ -500,20 +503,23 @@ def _write_labels(
         table.check_known(labels.ids, np.array(ids, dtype=kind), known_by)
     known = labels.for_nodes(found, nodes)
     about: dict[str, Any] = {}
-    masks, repairs = known["masks"], list[Repair]()
-    if known["labels"] is not None:
+    masks, repairs, codes = known["masks"], [*labels.column.repairs], None
+    if "targets" in known:
+        known["targets"].tofile(work.folder / TARGETS)
+        about["target_name"], codes = known["target_name"], stratify(torch.from_numpy(known["targets"]))
+    elif known["labels"] is not None:
         known["labels"].astype(np.int32).tofile(work.folder / LABELS)
-        about["class_names"] = list(known["class_names"])
-    if masks is None and (known["labels"] >= 0).any():
+        about["class_names"], codes = list(known["class_names"]), torch.from_numpy(known["labels"])
+    if masks is None and codes is not None and bool((codes >= 0).any()):
         draw = torch.Generator().manual_seed(SEED)
-        masks = tuple(one.numpy() for one in random_splits(torch.from_numpy(known["labels"]), generator=draw))
+        masks = tuple(one.numpy() for one in random_splits(codes, generator=draw))
         repairs.append(random_splits_repair())
     if masks is not None:
-        codes = np.full(masks[0].shape, -1, dtype=np.int8)
-        for code, mask in enumerate(masks):
-            codes[mask] = code
-        codes.tofile(work.folder / SPLITS)
-        about["splits"] = codes.shape[1]
+        parts = np.full(masks[0].shape, -1, dtype=np.int8)
+        for part, mask in enumerate(masks):
+            parts[mask] = part
+        parts.tofile(work.folder / SPLITS)
+        about["splits"] = parts.shape[1]
     return about, repairs
 
 
@@ -536,7 +542,7 @@ def _hashes(folder: Path) -> dict[str, str]:
     digest = hashlib.sha256()
     features = ("features.bin", FEATURE_CROW, FEATURE_COLS, FEATURE_VALUES)
     unlabelled = ""
-    for name in (*features, "crow.bin", "cols.bin", "weight.bin", LABELS, SPLITS):
+    for name in (*features, "crow.bin", "cols.bin", "weight.bin", LABELS, TARGETS, SPLITS):
         if name == LABELS:
             unlabelled = digest.hexdigest()
         path = folder / name

@@ -94,10 +94,10 @@ def _check_column(column: Mapping[str, Any], own: Mapping[str, Tensor], prefix: 
 
 
 MASKS = ("train_mask", "val_mask", "test_mask")
-OPTIONAL = ("edge_weight", "labels", *MASKS)
+OPTIONAL = ("edge_weight", "labels", "targets", *MASKS)
 GRAPH_DESCRIPTION = Record(
     {"provenance": STORED_PROVENANCE, "class_names": ListOf(Text())},
-    {"feature_names": ListOf(Text()), "plan": PLAN},
+    {"feature_names": ListOf(Text()), "target_name": Text(), "plan": PLAN},
 )
 """Schema of the description of a graph."""
 MAPPED = {"mapped": Spec(torch.uint8, ("path",))}
@@ -111,6 +111,7 @@ PARTS = {
     "edge_index": Spec(torch.int64, (2, "edges")),
     "edge_weight": Spec(torch.float32, ("edges",)),
     "labels": Spec(torch.int64, ("nodes",)),
+    "targets": Spec(torch.float64, ("nodes",), gaps=True),
     **{name: Spec(torch.bool, ("nodes", "splits")) for name in MASKS},
     "node_ids": Spec(torch.uint8, ("ids",)),
 }
@@ -121,6 +122,7 @@ def graph_description(graph: Graph | MappedGraph) -> dict[str, Any]:
     """Return the description of a graph: provenance, classes, columns and their plan."""
     words = {"provenance": graph.provenance.as_dict(), "class_names": list(graph.class_names)}
     words |= {"feature_names": list(graph.feature_names)}
+    words |= {"target_name": graph.target_name} if graph.target_name else {}
     return words if graph.plan is None else {**words, "plan": graph.plan.as_dict()}
 
 
@@ -167,6 +169,7 @@ def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) 
         edge_index=tensors["edge_index"],
         provenance=provenance,
         class_names=names,
+        target_name=description.get("target_name", ""),
         feature_names=columns,
         node_ids=ids_of("node_ids", tensors["node_ids"], nodes)
         if has_ids
@@ -231,5 +234,7 @@ def _check_parts(tensors: dict[str, Tensor], nodes: int, classes: int) -> None:
         raise FieldError("edge_weight", "has a weight that is not positive")
     if "labels" in parts:
         check_range("labels", parts["labels"], -1, classes)
+    if "targets" in parts and "labels" in parts:
+        raise FieldError("targets", "is there beside labels")
     if "train_mask" in parts and bool((torch.stack([parts[name].int() for name in MASKS]).sum(0) > 1).any()):
         raise FieldError("train_mask", "overlaps val_mask or test_mask")

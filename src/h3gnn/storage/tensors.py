@@ -44,10 +44,14 @@ TYPES = {
 
 @dataclass(frozen=True)
 class Spec:
-    """Type and shape of a tensor; a name in the shape is any size, the same wherever it occurs."""
+    """Type and shape of a tensor; a name in the shape is any size, the same wherever it occurs.
+
+    Floats are finite, or with `gaps` finite or NaN.
+    """
 
     dtype: torch.dtype
     shape: tuple[int | str, ...]
+    gaps: bool = False
 
 
 def check_tensors(
@@ -80,7 +84,8 @@ def check_tensor(name: str, found: Tensor | None, spec: Spec, sizes: dict[str, i
     for axis, size in zip(spec.shape, found.shape, strict=True):
         if isinstance(axis, str):
             sizes[axis] = size
-    if spec.dtype.is_floating_point and not bool(torch.isfinite(found).all()):
+    finite = torch.isfinite(found) | (torch.isnan(found) if spec.gaps else False)
+    if spec.dtype.is_floating_point and not bool(finite.all()):
         raise FieldError(name, "holds NaN or infinity")
 
 

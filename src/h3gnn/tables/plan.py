@@ -137,7 +137,7 @@ class TablePlan:
             repairs.append(Repair("columns-encoded", message, len(self.used)))
         for column in self.columns:
             if column.kind == "label":
-                message = f"the column {column.name} is the class and no feature: {column.reason}"
+                message = f"the column {column.name} is the label and no feature: {column.reason}"
                 repairs.append(Repair("column-is-label", message, fields=(column.name,), warn=True))
             elif not column.encoder:
                 message = f"the column {column.name} is left out ({column.kind}: {column.reason})"

@@ -13,14 +13,15 @@ import numpy.typing as npt
 import pandas as pd
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.checks import SPLIT_NAMES, as_classes, split_masks
+from h3gnn.graphs.checks import SPLIT_NAMES, split_masks
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import NodeIndex, one_kind, quoted
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.structural import build_graph
+from h3gnn.graphs.targets import AUTO
 from h3gnn.tables.edges import EdgeRows, EdgeRules, EdgeTable, join_edges, open_edges, read_rows, unknown_ids
 from h3gnn.tables.features import FeatureFile, FeatureOptions, read_features
-from h3gnn.tables.labels import class_values
+from h3gnn.tables.labels import LabelColumn, read_labels
 from h3gnn.tables.plan import TablePlan
 from h3gnn.tables.reader import LoadedTable, Table, add_duplicates, open_table
 from h3gnn.tables.roles import SPLIT_PREFIX, Column, infer_class_column, pick_column, pick_id_column
@@ -34,21 +35,25 @@ class Labels:
     """The labels and splits of some nodes."""
 
     ids: Ids  # the nodes of the rows
-    classes: npt.NDArray[np.int64] | None  # [rows]
-    class_names: tuple[str, ...]
+    column: LabelColumn
+    name: str | None  # of the column
     masks: list[npt.NDArray[np.bool_]]  # train, validation and test [rows, splits], or nothing
 
     def for_nodes(self, rows: npt.NDArray[np.int64], nodes: int) -> dict[str, Any]:
-        """Return labels and masks of all nodes; `rows` is the node of each row, -1 for none."""
+        """Return labels or targets and masks of all nodes; `rows` is the node of each row, -1 for none."""
 
-        def spread(values: npt.NDArray[Any], empty: int) -> npt.NDArray[Any]:
+        def spread(values: npt.NDArray[Any] | None, empty: float) -> Any:
+            if values is None:
+                return None
             every = np.full((nodes, *values.shape[1:]), empty, dtype=values.dtype)
             every[rows[rows >= 0]] = values[rows >= 0]
             return every
 
         masks = tuple(spread(mask, 0) for mask in self.masks) or None
-        labels = None if self.classes is None else spread(self.classes, -1)
-        return {"masks": masks, "labels": labels, "class_names": self.class_names}
+        known = {"labels": spread(self.column.classes, -1), "class_names": self.column.class_names}
+        if self.column.targets is not None:
+            known |= {"targets": spread(self.column.targets, np.nan), "target_name": self.name or ""}
+        return {"masks": masks, **known}
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ class LabelTable:
         """The name of the column of the classes."""
         return None if self.label is None else self.table.names[self.label]
 
-    def read(self, columns: Mapping[str, str] | None = None) -> Labels:
+    def read(self, columns: Mapping[str, str] | None = None, task: str = AUTO) -> Labels:
         """Return nodes, classes and splits; an empty cell is an unknown class or in no part of a split."""
         loaded = self.loaded
         ids = loaded.ids(self.key)
@@ -78,25 +83,36 @@ class LabelTable:
                     loaded.add(row, at, f"{word!r} is not one of train, val, test", "", "split-unknown")
         loaded.problems.check()
         classes = None if self.label is None else loaded.cells(self.label).words()
-        return _labels(ids, classes, parts, self.class_name, columns)
+        return _labels(ids, classes, parts, self.class_name, columns, task)
 
     def check_known(self, ids: Ids, known: Ids, known_by: Path | None) -> None:
         """Raise if a label is of an unknown node."""
         self.loaded.check_known([ids], known, known_by)
         self.loaded.problems.check()
 
+    def left_out(self, rows: npt.NDArray[np.int64]) -> tuple[Repair, ...]:
+        """Return the repair for labels of unknown nodes; `rows` is the node of each row, -1 for none."""
+        unknown = int((rows < 0).sum())
+        message = f"{self.table.path.name}: {unknown:,} label(s) of unknown nodes left out"
+        return (Repair("labels-of-unknown-nodes", message, unknown),) if unknown else ()
+
 
 def _labels(
-    ids: Ids, words: Ids | None, splits: Sequence[Any], name: str | None, columns: Mapping[str, str] | None
+    ids: Ids,
+    words: Ids | None,
+    splits: Sequence[Any],
+    name: str | None,
+    columns: Mapping[str, str] | None,
+    task: str,
 ) -> Labels:
     """Return labels and splits from the words of their columns; `columns` are the declared types."""
     parts = [split_masks(column, str) for column in splits]
     masks = [np.stack(part, axis=1) for part in zip(*parts, strict=True)]
-    classes, names = None, tuple[str, ...]()
+    column = LabelColumn()
     if words is not None:
-        declared = (columns or {}).get(str(name)) == "label"
-        classes, names = as_classes(class_values(words.tolist(), str(name), declared=declared))
-    return Labels(ids, classes, names, masks)
+        declared = (columns or {}).get(str(name), "")
+        column = read_labels(words.tolist(), str(name), task=task, declared=declared)
+    return Labels(ids, column, name, masks)
 
 
 def open_labels(
@@ -132,21 +148,23 @@ def labels_of_nodes(
     label_column: Column | None,
     style: dict[str, Any],
     *,
+    task: str = AUTO,
     drop: bool = False,
-) -> tuple[npt.NDArray[np.int64], tuple[str, ...], int]:
-    """Read the classes of known nodes, `[nodes]`, -1 where unknown, and their names.
+) -> tuple[dict[str, Any], tuple[Repair, ...]]:
+    """Read labels of known nodes: `labels` and `class_names`, or `targets` and `target_name`, as of a graph.
 
-    Labels of other nodes are an error, or are left out (`drop`); the last value is their number.
+    Labels of other nodes are an error, or are left out (`drop`) and reported.
     """
     table = open_labels(path, id_column, label_column, None, style)
-    found = table.read()
-    if found.classes is None:
-        raise GraphError(f"{table.table.path} has splits and no classes", code="column-missing")
+    if table.label is None:
+        raise GraphError(f"{table.table.path} has splits and no labels", code="column-missing")
+    found = table.read(task=task)
     rows = NodeIndex(node_ids).find(found.ids)
     if not drop:
         table.check_known(found.ids, node_ids, known_by)
-    labels: npt.NDArray[np.int64] = found.for_nodes(rows, len(node_ids))["labels"]
-    return labels, found.class_names, int((rows < 0).sum())
+    known = found.for_nodes(rows, len(node_ids))
+    del known["masks"]
+    return known, (*found.column.repairs, *table.left_out(rows))
 
 
 def read_graph(
@@ -164,6 +182,7 @@ def read_graph(
     label_id_column: Column | None = None,
     label_column: Column | None = None,
     split_columns: Sequence[Column] | None = None,
+    task: str = AUTO,
     unknown_nodes: str = "error",
     weights: str = "error",
     repeated: str = "sum",
@@ -192,9 +211,11 @@ def read_graph(
             others are inferred.
         text_model: a folder with a sentence model for columns of text.
         label_id_column: ids in the labels; the usual names, else column 1.
-        label_column: classes; the usual names, else the first column that is neither id nor split. Without
-            `labels` it is a column of the features.
+        label_column: classes or numbers; the usual names, else the first column that is neither id nor split.
+            Without `labels` it is a column of the features.
         split_columns: words train, val, test; else all columns whose name starts with split.
+        task: "classification" reads labels as classes, "regression" as numbers; "auto" decides by their
+            values, see `h3gnn.graphs.targets.choose_task`.
         unknown_nodes, weights, repeated: how such edges are handled; see `EdgeRules`.
         header, delimiter: of text files; inferred if not given.
         undirected: add the opposite of every edge.
@@ -209,19 +230,20 @@ def read_graph(
     label_table, found, hidden = None, None, None
     if labels is not None:
         label_table = open_labels(labels, label_id_column, label_column, split_columns, style)
-        found, hidden = label_table.read(columns), label_table.class_name
+        found, hidden = label_table.read(columns, task), label_table.class_name
     edges_first = features is None or unknown_nodes == "add"
     rows = [read_rows(one, None, None, rules) for one in tables] if edges_first else []
     if features is None:
         nodes = FeatureFile(None, _nodes_of_edges(tables, rows, found, label_table), named=True)
     else:
         label = label_column if labels is None else None
-        kinds = {name: kind for name, kind in (columns or {}).items() if name != hidden or kind != "label"}
+        of_labels = ("label", "number", "number:plain", "number:grouped", "number:comma")
+        kinds = {one: kind for one, kind in (columns or {}).items() if one != hidden or kind not in of_labels}
         options = FeatureOptions(id_column, feature_columns, style, kinds, label, hidden, text_model, plan)
         added = partial(unknown_ids, _all_ids(rows, found)) if edges_first else None
         nodes = read_features(_listed(features), options, added)
         if found is None and nodes.classes is not None:
-            found = _labels(nodes.ids, nodes.classes, nodes.splits, nodes.class_name, columns)
+            found = _labels(nodes.ids, nodes.classes, nodes.splits, nodes.class_name, columns, task)
     if not edges_first:
         known = nodes.ids if unknown_nodes == "error" else None
         rows = [read_rows(one, known, nodes.path, rules) for one in tables]
@@ -258,12 +280,11 @@ def _join(
     if labels is not None:
         found = nodes.find(labels.ids)
         known = labels.for_nodes(found, features.ids.size)
-        unknown = int((found < 0).sum())
-        if unknown and label_table is not None:
+        repairs += labels.column.repairs
+        if label_table is not None:
             if rules.unknown_nodes == "error":
                 label_table.check_known(labels.ids, features.ids, features.path)
-            message = f"{label_table.table.path.name}: {unknown:,} label(s) of unknown nodes left out"
-            repairs.append(Repair("labels-of-unknown-nodes", message, unknown))
+            repairs += label_table.left_out(found)
 
     def locate(part: str, index: int) -> str:
         if part == "features":

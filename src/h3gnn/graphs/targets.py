@@ -1,0 +1,102 @@
+"""Numbers to predict in place of classes: which of the two a column holds, and how one becomes the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from h3gnn.errors import GraphError, check_choice
+from h3gnn.graphs.checks import as_classes, as_labels, as_numpy
+from h3gnn.graphs.graph import Graph, content_hash
+from h3gnn.graphs.provenance import Repair
+from h3gnn.tables.infer import MOST_CLASSES
+
+AUTO, CLASSIFICATION, REGRESSION = TASKS = ("auto", "classification", "regression")
+MOST_FRACTIONS = 20
+MANY_ROWS = 20  # with fewer labelled rows nothing is concluded from distinct integers
+
+Floats = npt.NDArray[np.float64]
+
+
+def choose_task(numbers: Floats, name: str) -> tuple[str, Repair | None]:
+    """Return whether numbers, none of them missing, are classes or a regression target, and the report.
+
+    Up to two distinct numbers are classes. They are a target if there are more than 50 of them, or more than
+    20 with fractions; and if more than half of the rows are distinct, of integers only in 20 rows or more.
+    All others are classes. Integers from 0 without gaps are codes of classes, which are not reported; more
+    than 50 of these are a question.
+    """
+    distinct, name = np.unique(numbers), name or "the label"
+    count, integers = len(distinct), bool((distinct == np.floor(distinct)).all())
+    mostly_distinct = count > 0.5 * len(numbers) and (not integers or len(numbers) >= MANY_ROWS)
+    codes = integers and count > 0 and distinct[0] == 0 and distinct[-1] == count - 1
+    found = f"{name} has {count:,} distinct numbers in {len(numbers):,} rows"
+    if count > 2 and (count > (MOST_CLASSES if integers else MOST_FRACTIONS) or mostly_distinct):
+        if codes:
+            message = "without gaps, which may be codes of classes, or a number to predict: choose"
+            message = f"{found} {message} --task classification or --task regression"
+            raise GraphError(message, code="label-looks-numeric")
+        message = f"{found} and is read as a number; --task classification reads classes"
+        return REGRESSION, Repair("label-is-number", message, count, (name,))
+    if count <= 2 or codes:
+        return CLASSIFICATION, None
+    message = f"the {count} distinct numbers of {name} are classes; --task regression predicts numbers"
+    return CLASSIFICATION, Repair("label-is-class", message, count, (name,))
+
+
+def split_known(values: Any) -> dict[str, Any]:
+    """Return one value per node of an object as `targets` if some have fractions, else as `labels`."""
+    given = as_numpy(values, "the labels")
+    given = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given
+    return (
+        {"targets": given}
+        if given.dtype.kind == "f" and has_fractions(given)
+        else {"labels": as_labels(given)}
+    )
+
+
+def has_fractions(values: Any) -> bool:
+    """Return whether some finite numbers are no integers."""
+    numbers = np.asarray(values, dtype=np.float64)
+    return bool((np.isfinite(numbers) & (numbers != np.floor(numbers))).any())
+
+
+def with_task(graph: Graph, task: str) -> Graph:
+    """Return the graph with its labels as classes or as numbers; `auto` leaves them as they are."""
+    check_choice("task", task, TASKS)
+    if task == REGRESSION and graph.targets is None and graph.labels is not None:
+        return with_targets(graph, numbers_of_classes(graph.labels.numpy(), graph.class_names))
+    if task == CLASSIFICATION and graph.targets is not None:
+        labels, names = as_classes([None if np.isnan(one) else one for one in graph.targets.tolist()])
+        return _hashed(replace(graph, labels=torch.from_numpy(labels), class_names=names, targets=None))
+    return graph
+
+
+def with_targets(graph: Graph, targets: Floats, name: str = "") -> Graph:
+    """Return the graph with numbers to predict in place of classes; its splits are kept."""
+    numbers = torch.from_numpy(targets)
+    return _hashed(replace(graph, labels=None, class_names=(), targets=numbers, target_name=name))
+
+
+def _hashed(graph: Graph) -> Graph:
+    masks = graph.train_mask, graph.val_mask, graph.test_mask
+    parts = graph.features, graph.edge_index, graph.edge_weight, graph.labels, *masks
+    digest = content_hash(*parts, targets=graph.targets)
+    return replace(graph, provenance=replace(graph.provenance, sha256=digest))
+
+
+def numbers_of_classes(labels: npt.NDArray[np.int64], names: tuple[str, ...]) -> Floats:
+    """Return classes whose names are numbers as numbers, NaN where unknown."""
+    try:
+        numbers = np.array([*map(float, names), np.nan])
+    except ValueError:
+        numbers = np.array([np.inf])
+    if np.isinf(numbers).any():
+        named = ", ".join(names[:5])
+        message = f"--task regression needs numbers, but the labels are the classes {named}"
+        raise GraphError(message, code="label-not-numeric")
+    return np.asarray(numbers[labels])
