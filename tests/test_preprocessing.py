@@ -325,7 +325,7 @@ def test_dates_in_numeric_columns_are_rejected_by_a_fitted_model(of_frame: H3GNN
 
 
 def test_dates_as_weights_or_names() -> None:
-    with rejects("dates", GraphError):
+    with rejects("column-not-numeric", GraphError):
         as_graph(FRAME, NAMED.assign(weight=DATES[0]))
     network = nx.path_graph(3)
     nx.set_edge_attributes(network, np.datetime64("2024-01-01"), "weight")

@@ -33,7 +33,7 @@ class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         embedder: an `H3GNN`, or any transformer whose `fit_transform` takes the graph and returns one row per
             node; None is `H3GNN()`.
         graph: anything that `h3gnn.as_graph` takes.
-        edge_index: the edges, if `graph` is a table of features.
+        edge_index, edges: the edges, if `graph` is a table of features; see `as_graph`.
         class_weight: "none", or "balanced" to optimize balanced accuracy.
         threshold: of two classes, the probability from which the rarer one is predicted; "auto" learns it.
         cannot_tell_below: probability below which `cannot_tell` is True; None learns it on held-out nodes.
@@ -53,6 +53,7 @@ class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         graph: Any = None,
         *,
         edge_index: Any = None,
+        edges: Any = None,
         class_weight: str = "none",
         threshold: float | str | None = None,
         cannot_tell_below: float | None = None,
@@ -62,6 +63,7 @@ class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.embedder = embedder
         self.graph = graph
         self.edge_index = edge_index
+        self.edges = edges
         self.class_weight = class_weight
         self.threshold = threshold
         self.cannot_tell_below = cannot_tell_below
@@ -77,7 +79,7 @@ class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         if self.graph is None:
             raise InputError("NodeClassifier needs a graph: NodeClassifier(graph=…)", code="graph-missing")
-        self.graph_: Graph = as_graph(self.graph, self.edge_index)
+        self.graph_: Graph = as_graph(self.graph, self.edge_index, edges=self.edges)
         nodes = self._positions(X)
         self.classes_, labels = self._classes(y, len(nodes))
         check_labels(labels, tuple(map(str, self.classes_)))

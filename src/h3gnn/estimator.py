@@ -23,7 +23,7 @@ from h3gnn.answers.links import Links, find_links
 from h3gnn.answers.similarity import find_nodes, similar_nodes
 from h3gnn.encoder.tokens import token_names
 from h3gnn.errors import InputError, check_whole
-from h3gnn.graphs.convert import as_graph
+from h3gnn.graphs.convert import as_graph, one_of
 from h3gnn.graphs.graph import Graph, GraphLike
 from h3gnn.graphs.guards import check_target, input_kind, is_graph
 from h3gnn.graphs.ids import match_rows
@@ -196,6 +196,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         y: Any = None,
         *,
         edge_index: Any = None,
+        edges: Any = None,
         checkpoints: Checkpoints | None = None,
         snapshots: Snapshots | None = None,
         after_epoch_of: AfterEpochOf | None = None,
@@ -207,11 +208,12 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
         Args:
             X: a PyG `Data`, a networkx graph, a square scipy sparse adjacency, a `Graph` or `MappedGraph`; or
-                features (dense or scipy sparse) with `edge_index`; or a table alone, which becomes a
-                nearest-neighbour graph.
+                features (dense, scipy sparse, or a data frame) with `edges`; or a table alone, which becomes
+                a nearest-neighbour graph.
             y: ignored; rejected if it looks like edges.
-            edge_index: if X holds features, `[2, edges]`, rows of source and target, a scipy sparse
-                adjacency, or a DataFrame (see `as_graph`).
+            edge_index: if X holds features, `[2, edges]`, rows of source and target, or a scipy sparse
+                adjacency (see `as_graph`).
+            edges: the same, or a data frame of edges by id.
             checkpoints: where and how often to store the state of the training. A run with the same settings
                 on the same graph is resumed; when the fit ends, the checkpoints are removed.
             snapshots: epochs after which a function receives the models' embedding; not in mini-batches, and
@@ -224,7 +226,9 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         check_target(X, y)
         self._check_fit(X, checkpoints, snapshots)
         started, device = time.perf_counter(), pick_device(self.device)
-        graph: GraphLike = X if input_kind(X) == "mapped" else read_input(clone(self), X, edge_index)
+        graph: GraphLike = (
+            X if input_kind(X) == "mapped" else read_input(clone(self), X, one_of(edge_index, edges))
+        )
         Shape.of(settings).check_memory(graph.num_features, 1)
         seeds = derive_seeds(self.random_state, self.n_models)
         with process_group(device) as ranks:
@@ -332,7 +336,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         with fitted.in_chunks().rows() as rows:
             yield rows
 
-    def transform(self, X: Any, *, edge_index: Any = None) -> Any:  # noqa: N803
+    def transform(self, X: Any, *, edge_index: Any = None, edges: Any = None) -> Any:  # noqa: N803
         """Return one embedding per node, `[nodes, n_models · D]`.
 
         The fitted graph gets its fitted embedding. In another graph, feature columns are matched by name;
@@ -345,6 +349,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             raise InputError(
                 "a graph on disk is embedded in chunks: use embedding_chunks(graph)", code="graph-on-disk"
             )
+        edge_index = one_of(edge_index, edges)
         if edge_index is None and not is_graph(X):
             self._check_in_memory()
             return self._transform_table(X)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
@@ -26,10 +27,10 @@ from h3gnn.graphs.graph import Graph, GraphLike, with_columns
 from h3gnn.graphs.guards import check_dates, check_table, is_graph
 from h3gnn.graphs.ids import check_ids
 from h3gnn.graphs.order import FIXED_ORDER, canonical_order, reorder_nodes
-from h3gnn.graphs.provenance import Repair, warn_about_repairs
+from h3gnn.graphs.provenance import warn_about_repairs
 from h3gnn.graphs.scaling import FeatureScaler
-from h3gnn.tables.frames import as_frame, column_names, counted, encode_frame, is_frame, is_mixed, node_names
-from h3gnn.tables.plan import TablePlan
+from h3gnn.tables.features import FeatureFile, FeatureOptions, read_features
+from h3gnn.tables.frames import as_frame, counted, is_frame, is_table
 from h3gnn.training.batches import SampledBatches, WholeGraph, compared_nodes
 from h3gnn.training.distributed import Ranks, shard_rows
 from h3gnn.training.history import History
@@ -44,27 +45,19 @@ def read_input(estimator: Any, X: Any, edge_index: Any) -> Graph:  # noqa: N803
     """Return the graph to fit; a table alone becomes a nearest-neighbour graph."""
     if edge_index is not None or is_graph(X):
         return as_graph(X, edge_index)
-    plan: TablePlan | None = None
-    repairs: tuple[Repair, ...] = ()
-    table = as_frame(X)
-    if is_mixed(table):
-        check_table(table)
-        table, plan, repairs = encode_frame(table)
-    values, names = _read_table(estimator, table)
-    rows = replace(check_graph(values, NO_EDGES), plan=plan)
+    values, nodes = _read_table(estimator, X)
+    rows = replace(check_graph(values, NO_EDGES), plan=nodes.plan)
     scaled = rows.fit_scaler(estimator.scale_features)(rows.features)
+    names = {"feature_names": nodes.names, "node_ids": nodes.ids if nodes.named else None}
     graph = nearest_neighbour_graph(values, scaled, estimator.n_neighbors, **names)
-    warn_about_repairs(repairs)
-    return replace(graph.with_repairs(*repairs), plan=plan)
+    warn_about_repairs(nodes.repairs)
+    return replace(graph.with_repairs(*nodes.repairs), plan=nodes.plan)
 
 
 def read_rows(estimator: Any, table: Any, fitted: Graph) -> Graph:
     """Return the rows of a table without edges, with columns in the fitted order."""
-    table = as_frame(table)
-    if is_frame(table) and fitted.plan is not None and not fitted.plan.as_is:
-        table = encode_frame(table, plan=fitted.plan)[0]
-    values, names = _read_table(estimator, table, fitted)
-    return check_graph(values, NO_EDGES, node_ids=names["node_ids"])
+    values, nodes = _read_table(estimator, table, fitted)
+    return check_graph(values, NO_EDGES, node_ids=nodes.ids if nodes.named else None)
 
 
 def set_feature_names(estimator: Any, graph: GraphLike) -> None:
@@ -75,24 +68,28 @@ def set_feature_names(estimator: Any, graph: GraphLike) -> None:
         estimator.feature_names_in_ = np.array(graph.feature_names, dtype=object)
 
 
-def _read_table(
-    estimator: BaseEstimator, table: Any, fitted: Graph | None = None
-) -> tuple[Any, dict[str, Any]]:
+def _read_table(estimator: BaseEstimator, table: Any, fitted: Graph | None = None) -> tuple[Any, FeatureFile]:
     """Return a table's values, validated by scikit-learn, with the columns of `fitted`, and its names."""
-    table = as_frame(table)
-    check_dates(table)
-    names = column_names(table)
-    if names:
-        table = table.set_axis(list(names), axis="columns")  # scikit-learn needs names of type str
+    table, plan = as_frame(table), None if fitted is None else fitted.plan
     if fitted is None:
         check_table(table)
-    elif names and (fitted.feature_names or {*names} == {*counted(fitted.num_features)}):
-        order = column_order(fitted.feature_names or counted(fitted.num_features), names)
-        table = table if order is None else table.iloc[:, order]
-        table = table if fitted.feature_names else table.set_axis(range(len(names)), axis="columns")
+    if not is_table(table) or (fitted is not None and (plan is None or plan.as_is)):
+        check_dates(table)
+    if is_table(table):
+        unique = table.index.is_unique and not table.index.hasnans  # not so in a bootstrap sample
+        nodes = read_features([table if unique else table.reset_index(drop=True)], FeatureOptions(plan=plan))
+        table = pd.DataFrame(nodes.values, columns=list(nodes.names) or None)
+        names = nodes.names
+        if (
+            fitted is not None
+            and names
+            and (fitted.feature_names or {*names} == {*counted(fitted.num_features)})
+        ):
+            order = column_order(fitted.feature_names or counted(fitted.num_features), names)
+            table = table if order is None else table.iloc[:, order]
+            table = table if fitted.feature_names else table.set_axis(range(len(names)), axis="columns")
     values = validate_data(estimator, table, accept_sparse="csr", dtype=np.float32, reset=fitted is None)
-    unique = is_frame(table) and table.index.is_unique and not table.index.hasnans
-    return values, {"feature_names": names, "node_ids": node_names(table) if unique else None}
+    return values, nodes if is_table(table) else FeatureFile(values, np.arange(values.shape[0]), False)
 
 
 def column_order(fitted: tuple[str, ...], given: tuple[str, ...]) -> list[int] | None:
@@ -173,8 +170,6 @@ def as_output(
     # scikit-learn itself keeps the index of a DataFrame
     if is_frame(given) or not graph.in_memory or not graph.has_ids or not _pandas_output(estimator):
         return embedding
-    import pandas as pd
-
     check_ids(graph.node_ids)
     return pd.DataFrame(embedding, index=pd.Index(graph.node_ids), columns=estimator.get_feature_names_out())
 

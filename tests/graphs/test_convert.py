@@ -14,8 +14,9 @@ import torch
 
 from h3gnn import H3GNN
 from h3gnn.errors import GraphError
-from h3gnn.graphs.convert import as_graph, import_pyg
+from h3gnn.graphs.convert import as_graph
 from h3gnn.graphs.guards import is_graph
+from h3gnn.graphs.libraries import import_pyg
 from h3gnn.graphs.structural import NO_FEATURES
 from h3gnn.tables.read import read_graph
 from tests.graphs.helpers import edge_set, listed
@@ -182,8 +183,8 @@ FRAME = pd.DataFrame(FEATURES, index=["a", "b", "c"])
         ((np.array([[np.nan]]), np.empty((2, 0), dtype=int)), "feature-not-finite"),
         ((np.array([[1e300]]), np.empty((2, 0), dtype=int)), "feature-not-finite"),
         ((np.empty((0, 2)), EDGES), "graph-empty"),
-        ((FRAME, pd.DataFrame({"a": ["a"], "b": ["zed"]})), "edge-node-unknown"),
-        ((FRAME, pd.DataFrame({"a": ["a"]})), "edge-columns-missing"),
+        ((FRAME, pd.DataFrame({"a": ["a"], "b": ["zed"]})), "node-unknown"),
+        ((FRAME, pd.DataFrame({"a": ["a"]})), "column-missing"),
         ((FRAME[0], EDGES), "features-not-a-table"),
         ((as_graph(FEATURES, EDGES), EDGES), "two-graphs"),
         ((sp.csr_array(np.ones((2, 3))),), "adjacency-not-square"),

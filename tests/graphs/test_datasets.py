@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from h3gnn.graphs.convert import import_pyg
 from h3gnn.graphs.datasets import (
     PinnedFile,
     benchmarks,
@@ -20,6 +19,7 @@ from h3gnn.graphs.datasets import (
     load,
     sha256_of,
 )
+from h3gnn.graphs.libraries import import_pyg
 from h3gnn.graphs.profile import profile
 from tests.rejects import rejects
 

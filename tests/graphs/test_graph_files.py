@@ -14,8 +14,9 @@ import scipy.sparse as sp
 import torch
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.convert import as_graph, import_pyg
+from h3gnn.graphs.convert import as_graph
 from h3gnn.graphs.formats import read_graph_file
+from h3gnn.graphs.libraries import import_pyg
 from h3gnn.graphs.structural import NO_FEATURES
 from h3gnn.tables.read import read_graph
 from tests.graphs.helpers import edge_set, listed

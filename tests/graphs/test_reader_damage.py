@@ -20,9 +20,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from h3gnn.errors import InputError
-from h3gnn.graphs.convert import as_graph, import_pyg
+from h3gnn.graphs.convert import as_graph
 from h3gnn.graphs.formats import read_graph_file
 from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.libraries import import_pyg
 from h3gnn.tables.read import read_graph
 from tests.fuzz.mutations import byte_changes
 from tests.rejects import rejects

@@ -287,7 +287,7 @@ def test_parquet_types_that_are_no_ids_or_numbers(tmp_path: Path) -> None:
     pd.DataFrame({"id": [0.5, 1.5], "f": [1, 2]}).to_parquet(tmp_path / "f.parquet")
     with rejects("id-type-invalid") as caught:
         read_graph(edges, features=tmp_path / "f.parquet")
-    assert "f.parquet, column 1 (id): column type double" in caught.message
+    assert "f.parquet, column 1 (id): 0.5 is a float" in caught.message
     pd.DataFrame({"id": [0, 1], "f": ["x", "y"]}).to_parquet(tmp_path / "f.parquet")
     with rejects("no-usable-column"):
         read_graph(edges, features=tmp_path / "f.parquet")

@@ -1,8 +1,7 @@
-"""Convert arrays, tables, and the graphs of PyG, networkx, scipy and DGL to a `Graph`."""
+"""Convert arrays, data frames and graph objects of other libraries to a `Graph`."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,44 +10,24 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from h3gnn.errors import GraphError
-from h3gnn.graphs.checks import (
-    DATES,
-    as_classes,
-    as_masks,
-    check_graph,
-    holds_dates,
-    is_sparse,
-    split_masks,
-)
+from h3gnn.errors import GraphError, InputError
+from h3gnn.graphs.checks import check_graph, is_sparse
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.guards import ROW_SUBSET, check_edge_index, input_kind
-from h3gnn.graphs.ids import as_ids, is_missing, quoted
-from h3gnn.graphs.provenance import Kind, Repair, warn_about_repairs
+from h3gnn.graphs.guards import ROW_SUBSET, check_edge_index, count_rows, input_kind
+from h3gnn.graphs.libraries import from_dgl, from_networkx, from_pyg
+from h3gnn.graphs.provenance import Repair, warn_about_repairs
 from h3gnn.graphs.structural import build_graph
-from h3gnn.graphs.targets import has_fractions, split_known
-from h3gnn.tables.frames import (
-    as_frame,
-    column_names,
-    edges_of_array,
-    edges_of_frame,
-    encode_frame,
-    is_frame,
-    is_mixed,
-    node_names,
-    numbers_of_table,
-)
-from h3gnn.tables.plan import TablePlan, plain_plan
-from h3gnn.tables.roles import is_class_name
-
-FEATURES, LABEL, SPLIT = "x", "y", "split"
-"""Node attributes of networkx graphs that are used by default."""
+from h3gnn.tables.features import FeatureOptions, read_features
+from h3gnn.tables.frames import edges_of_array, is_table
+from h3gnn.tables.plan import TablePlan
+from h3gnn.tables.read import labels_of_features, read_graph
 
 
 def as_graph(
     data: Any,
     edge_index: Any = None,
     *,
+    edges: Any = None,
     source: str | None = None,
     features: str | Sequence[str] | None = None,
     labels: str | None = None,
@@ -60,16 +39,17 @@ def as_graph(
     Args:
         data: a `Graph` (returned unchanged); a PyG `Data`; a networkx graph; a square scipy sparse adjacency;
             an object shaped like a DGL graph; or the features, `[nodes, features]`, as NumPy array, tensor,
-            pandas DataFrame (its index holds the node ids) or scipy sparse matrix.
-        edge_index: with features only: `[2, edges]`, rows of source and target, a scipy sparse adjacency,
-            or a DataFrame of source, target and optionally weight, by the ids of the features' index.
+            scipy sparse matrix, or data frame of pandas or Polars, whose ids are found as in a file: in
+            `id`, another column of unique ids, or the index.
+        edge_index: with features only: `[2, edges]`, rows of source and target, or a scipy sparse adjacency.
+        edges: the same, or a data frame of source, target and optionally weight, by id.
         source: name of the graph in its provenance.
         features, labels: node attributes of a networkx graph that hold features and the class; by default
             `x` and `y`. A warning names unused attributes.
         columns: types of columns of a DataFrame, by name; the others are inferred.
         plan: `graph.plan` of a fitted graph, by which a DataFrame of features is encoded.
     """
-    data, edge_index = as_frame(data), as_frame(edge_index)
+    edge_index = one_of(edge_index, edges)
     kind = input_kind(data)
     if (features is not None or labels is not None) and kind != "networkx":
         message = "features= and labels= name node attributes of a networkx graph only"
@@ -91,11 +71,18 @@ def as_graph(
     else:
         raise GraphError(
             f"a {type(data).__name__} without edge_index is not a graph: give a PyG Data, a networkx graph, "
-            "a scipy sparse adjacency, a DGL graph, or features together with edge_index",
+            "a scipy sparse adjacency, a DGL graph, or features together with edges",
             code="not-a-graph",
         )
     warn_about_repairs(graph.provenance.repairs)
     return graph
+
+
+def one_of(edge_index: Any, edges: Any) -> Any:
+    """Return the one of two arguments that is given, if any."""
+    if edge_index is not None and edges is not None:
+        raise InputError("edges= and edge_index= are both given: give one of them", code="two-edges")
+    return edge_index if edges is None else edges
 
 
 def _edges_of_adjacency(matrix: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any] | None]:
@@ -114,39 +101,36 @@ def _edges_of_adjacency(matrix: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray
 
 
 def _from_arrays(
-    features: Any, edge_index: Any, source: str, columns: Mapping[str, str] | None, plan: TablePlan | None
+    features: Any, edges: Any, source: str, columns: Mapping[str, str] | None, plan: TablePlan | None
 ) -> Graph:
+    """Return the graph of features and edges; a data frame of edges is read as the file of them is."""
     if input_kind(features) in ("graph", "pyg", "networkx"):
-        raise GraphError("the first argument is already a graph; leave edge_index out", code="two-graphs")
+        raise GraphError("the first argument is already a graph; give no edges beside it", code="two-graphs")
     plan = None if plan is None or plan.as_is else plan
-    encoded: tuple[Repair, ...] = ()
-    if is_mixed(features) or (is_frame(features) and (columns or plan is not None)):
-        features, plan, encoded = encode_frame(features, columns=columns, plan=plan)
+    if is_table(edges):
+        check_edge_index(edges, count_rows(features))
+        graph = read_graph(edges, features=[features], columns=columns, plan=plan)
+        return replace(graph, provenance=replace(graph.provenance, source=source, kind="arrays"))
+    nodes = read_features([features], FeatureOptions(columns=columns or {}, plan=plan))
+    count, weights, unused = nodes.ids.size, None, tuple[Repair, ...]()
+    if is_sparse(edges):
+        edges, weights = _edges_of_adjacency(edges)
     else:
-        plan = None
-    table, ids = numbers_of_table(features), node_names(features)
-    nodes = int(table.shape[0])
-    known = np.arange(nodes, dtype=np.int64) if ids is None else ids
-    weights: Any = None
-    unused: tuple[Repair, ...] = ()
-    if is_sparse(edge_index):
-        edge_index, weights = _edges_of_adjacency(edge_index)
-    else:
-        check_edge_index(edge_index, nodes)
-        read = edges_of_frame if is_frame(edge_index) else edges_of_array
-        edge_index, weights, unused = read(edge_index, known)
-    names = column_names(features)
+        check_edge_index(edges, count)
+        edges, weights, unused = edges_of_array(edges, nodes.ids)
+    labels = labels_of_features(nodes, columns)
     graph = build_graph(
-        table,
-        edge_index,
-        nodes=nodes,
+        nodes.values,
+        edges,
+        nodes=count,
         edge_weight=weights,
-        node_ids=ids,
+        node_ids=nodes.ids if nodes.named else None,
         source=source,
-        repairs=(*encoded, *unused),
-        feature_names=names,
+        repairs=(*nodes.repairs, *unused, *(() if labels is None else labels.column.repairs)),
+        feature_names=nodes.names,
+        **({} if labels is None else labels.for_nodes(np.arange(count), count)),
     )
-    return replace(graph, plan=plan or (plain_plan(names, len(names)) if names else None))
+    return graph if nodes.plan is None else replace(graph, plan=nodes.plan)
 
 
 def nearest_neighbour_graph(table: object, scaled: Tensor, neighbours: int, **known: Any) -> Graph:
@@ -171,241 +155,3 @@ def find_nearest(known: Tensor, rows: Tensor, neighbours: int) -> npt.NDArray[np
 
     search = NearestNeighbors(n_neighbors=min(neighbours, known.shape[0])).fit(known.to_dense().numpy())
     return np.asarray(search.kneighbors(rows.to_dense().numpy(), return_distance=False), dtype=np.int64)
-
-
-def import_pyg() -> Any:
-    """Return `torch_geometric`, imported without its deprecation warnings."""
-    with warnings.catch_warnings(action="ignore"):
-        import torch_geometric
-        import torch_geometric.data
-        import torch_geometric.datasets
-        import torch_geometric.utils
-    return torch_geometric
-
-
-def from_pyg(data: Any, *, source: str, kind: Kind = "object") -> Graph:
-    """Convert a PyG `Data`: `x`, `edge_index`, `y`, masks, and `edge_weight` or one column of `edge_attr`."""
-    get = getattr(data, "get", None)
-    if get is None or not hasattr(data, "edge_index") or hasattr(data, "node_types"):
-        message = f"a PyG {type(data).__name__} is not a graph with one node type; give a Data"
-        raise GraphError(message, code="not-a-graph")
-    edges, labels, repairs = get("edge_index"), get("y"), []
-    if edges is None:
-        raise GraphError("the PyG Data has no edge_index", code="edges-missing")
-    weights = get("edge_weight")
-    if weights is None and (attributes := get("edge_attr")) is not None:
-        if attributes.numel() == attributes.shape[0]:
-            weights = attributes.reshape(-1)
-        else:
-            message = "edge_attr has more than one column and is not used"
-            repairs.append(Repair("edge-attributes-unused", message, fields=("edge_attr",), warn=True))
-    return build_graph(
-        get("x"),
-        edges,
-        nodes=_pyg_nodes(data, edges),
-        edge_weight=weights,
-        **({} if labels is None else split_known(labels)),
-        masks=as_masks(get("train_mask"), get("val_mask"), get("test_mask")),
-        source=source,
-        kind=kind,
-        repairs=tuple(repairs),
-    )
-
-
-def _pyg_nodes(data: Any, edges: Any) -> int:
-    """Return the number of nodes, without the warning of PyG if there are edges only."""
-    if "num_nodes" in data:
-        return int(data.num_nodes)
-    for name in ("x", "y", "train_mask"):
-        if (values := data.get(name)) is not None:
-            return int(values.shape[0])
-    return int(edges.max()) + 1 if edges.numel() else 0
-
-
-def from_dgl(network: Any, *, source: str) -> Graph:
-    """Convert an object shaped like a DGL graph with one node and edge type, without importing DGL."""
-    try:
-        edges = np.stack([np.asarray(end) for end in network.edges()])
-        nodes = int(network.num_nodes())
-        node_data, edge_data = dict(network.ndata), dict(getattr(network, "edata", {}))
-    except (TypeError, ValueError, AttributeError, RuntimeError) as error:
-        message = f"the {type(network).__name__} does not have one list of edges: {error}"
-        raise GraphError(message, code="not-a-graph") from None
-
-    def first(values: dict[str, Any], *names: str) -> Any:
-        return next((values[name] for name in names if name in values), None)
-
-    labels = first(node_data, "label", "y", "labels")
-    return build_graph(
-        first(node_data, "feat", "x", "attr", "feature", "features"),
-        edges,
-        nodes=nodes,
-        edge_weight=first(edge_data, "weight", "w", "edge_weight"),
-        **({} if labels is None else split_known(labels)),
-        masks=as_masks(node_data.get("train_mask"), node_data.get("val_mask"), node_data.get("test_mask")),
-        source=source,
-        kind="object",
-    )
-
-
-def from_networkx(
-    network: Any,
-    *,
-    source: str,
-    kind: Kind = "object",
-    features: str | Sequence[str] | None = None,
-    labels: str | None = None,
-) -> Graph:
-    """Convert a networkx graph: node attributes `x` (numbers), `y` (class), `split`; edge attribute `weight`.
-
-    `features` and `labels` name other attributes instead of `x` and `y`. Nodes keep their order and ids. An
-    undirected edge becomes two. Unused attributes are recorded as repairs.
-    """
-    nodes = list(network.nodes)
-    names = np.empty(len(nodes), dtype=object)
-    names[:] = nodes  # a tuple that names a node must not become a row
-    ids = as_ids(names, "the nodes")
-    position = {name: number for number, name in enumerate(nodes)}
-    pairs = [(position[start], position[end]) for start, end in network.edges()]
-    edge_index = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    weights = _networkx_weights(network)
-    if not network.is_directed():
-        between = edge_index[0] != edge_index[1]  # a self-loop is one edge, not two
-        edge_index = np.concatenate([edge_index, edge_index[::-1, between]], axis=1)
-        weights = None if weights is None else np.concatenate([weights, weights[between]])
-    attributes = _NodeAttributes(nodes, [network.nodes[name] for name in nodes])
-    values, columns = attributes.features(features)
-    edge_keys = dict.fromkeys(key for *_, keys in network.edges(data=True) for key in keys if key != "weight")
-    positions = ids.dtype.kind == "i" and np.array_equal(ids, np.arange(ids.size))
-    return build_graph(
-        values,
-        edge_index,
-        nodes=len(nodes),
-        edge_weight=weights,
-        **attributes.labels(labels),
-        node_ids=None if positions else ids,
-        feature_names=columns,
-        source=source,
-        kind=kind,
-        repairs=(*attributes.unused(), *_unused("edge", list(edge_keys))),
-    )
-
-
-def _networkx_weights(network: Any) -> npt.NDArray[Any] | None:
-    given = [weight for _, _, weight in network.edges(data="weight")]
-    if all(weight is None for weight in given):
-        return None
-    if holds_dates(np.array([*given, None], dtype=object)):
-        raise GraphError(f"the edge attribute 'weight' holds {DATES}", code="dates")
-    try:
-        return np.array([1.0 if weight is None else float(weight) for weight in given])  # as networkx does
-    except (TypeError, ValueError):
-        raise GraphError("the edge attribute 'weight' is not a number", code="not-numbers") from None
-
-
-class _NodeAttributes:
-    """Attributes of the nodes of a networkx graph, and which of them are used."""
-
-    def __init__(self, nodes: Sequence[Any], values: Sequence[dict[Any, Any]]) -> None:
-        self._nodes, self._values = nodes, values
-        self._keys = list(dict.fromkeys(key for attributes in values for key in attributes))
-        self._used = {SPLIT}
-
-    def features(self, wanted: str | Sequence[str] | None) -> tuple[npt.NDArray[Any] | None, tuple[str, ...]]:
-        """Return the wanted attributes as columns, with their names; by default `x`, if nodes have it."""
-        if wanted is None:
-            return (self._numbers(FEATURES) if FEATURES in self._keys else None), ()
-        keys = [wanted] if isinstance(wanted, str) else list(wanted)
-        if not keys or len(set(keys)) < len(keys):
-            raise GraphError("features= needs names of node attributes, each once", code="attribute-names")
-        columns, names = [], list[str]()
-        for key in keys:
-            self._check(key, "features")
-            columns.append(self._numbers(key))
-            width = columns[-1].shape[1]
-            names += [str(key)] if width == 1 else [f"{key}[{number}]" for number in range(width)]
-        return np.concatenate(columns, axis=1), tuple(names)
-
-    def labels(self, wanted: str | None) -> dict[str, Any]:
-        """Return labels, class names and masks, as far as the nodes have them."""
-        found: dict[str, Any] = {}
-        if wanted is not None:
-            self._check(wanted, "labels")
-        key = LABEL if wanted is None else wanted
-        if key in self._keys:
-            self._used.add(key)
-            values = [attributes.get(key) for attributes in self._values]
-            gaps = [np.nan if is_missing(one) else one for one in values]
-            if all(isinstance(one, float | int | np.number) for one in gaps) and has_fractions(gaps):
-                found["targets"], found["target_name"] = np.array(gaps, dtype=np.float64), str(key)
-            else:
-                found["labels"], found["class_names"] = as_classes(values)
-        if SPLIT in self._keys:
-            words = [attributes.get(SPLIT) for attributes in self._values]
-            found["masks"] = split_masks(words, lambda row: f"the node attribute 'split', row {row}")
-        return found
-
-    def unused(self) -> tuple[Repair, ...]:
-        """Return the repair that names unused attributes and how to use them."""
-        left = [key for key in self._keys if key not in self._used]
-        label = self._likely_label(left)
-        numbers = bool | int | float | np.number
-        numeric = [
-            str(key)
-            for key in left
-            if key != label and all(isinstance(row.get(key), numbers) for row in self._values)
-        ]
-        python = [f"features={numeric}"] if numeric else []
-        command = [f"--feature-columns {','.join(numeric)}"] if numeric else []
-        if label is not None:
-            python.append(f"labels={str(label)!r}")
-            command.append(f"--label-column {label}")
-        how = f"; use them by {', '.join(python)} of as_graph or read_graph_file ({' '.join(command)})"
-        return _unused("node", left, how if python else "")
-
-    def _likely_label(self, keys: Sequence[Any]) -> Any:
-        """Return the attribute with a usual name of a class, else one with few distinct strings."""
-        names = [str(key) for key in keys]
-        named = next((key for key in keys if is_class_name(str(key), names)), None)
-        for key in keys if named is None else ():
-            words = [row[key] for row in self._values if isinstance(row.get(key), str)]
-            if words and len({*words}) <= len(words) / 2:
-                return key
-        return named
-
-    def _check(self, key: str, role: str) -> None:
-        if key not in self._keys:
-            known = ", ".join(str(name) for name in self._keys[:8]) or "none"
-            message = f"no node has the attribute {key!r}, named as {role}; existing attributes: {known}"
-            raise GraphError(message, code="attribute-unknown")
-
-    def _numbers(self, key: str) -> npt.NDArray[np.float64]:
-        """Return one attribute as `[nodes, values]`: numbers, or lists of the same number of numbers."""
-        self._used.add(key)
-        rows: list[npt.NDArray[np.float64]] = []
-        for node, attributes in zip(self._nodes, self._values, strict=True):
-            place = f"node {node!r}: the attribute {key!r}"
-            if key not in attributes:
-                raise GraphError(f"{place} is missing, but other nodes have it", code="attribute-missing")
-            value = attributes[key]
-            if holds_dates(np.array([value, None], dtype=object)):
-                raise GraphError(f"{place} holds {DATES}", code="dates")
-            try:
-                rows.append(np.atleast_1d(np.asarray(value, dtype=np.float64)))
-            except (TypeError, ValueError):
-                text = f"a number but {quoted(value)}" if isinstance(value, str) else "a list of numbers"
-                raise GraphError(f"{place} is not {text}", code="not-numbers") from None
-            if rows[-1].shape != rows[0].shape or rows[-1].ndim != 1:
-                message = f"{place} has another length than that of the first node"
-                raise GraphError(message, code="attribute-length")
-        return np.stack(rows)
-
-
-def _unused(part: str, keys: Sequence[Any], hint: str = "") -> tuple[Repair, ...]:
-    """Return the repair that names unused attributes of nodes or edges, if there are any."""
-    if not keys:
-        return ()
-    more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
-    names = tuple(str(key) for key in keys)
-    message = f"{part} attributes not used: {', '.join(names[:8])}{more}{hint}"
-    return (Repair(f"{part}-attributes-unused", message, fields=names, warn=True),)

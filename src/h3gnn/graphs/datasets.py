@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from h3gnn.errors import InputError
-from h3gnn.graphs.convert import from_pyg, import_pyg
 from h3gnn.graphs.formats import read_npz_graph
 from h3gnn.graphs.graph import Graph, with_splits
+from h3gnn.graphs.libraries import from_pyg, import_pyg
 from h3gnn.graphs.provenance import Repair, warn_about_repairs
 from h3gnn.resources import progress
 from h3gnn.tables.files import reading

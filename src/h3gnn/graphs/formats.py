@@ -19,8 +19,8 @@ import torch
 
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import check_size
-from h3gnn.graphs.convert import from_networkx, from_pyg, import_pyg
 from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.libraries import from_networkx, from_pyg, import_pyg
 from h3gnn.graphs.provenance import Kind, warn_about_repairs
 from h3gnn.graphs.structural import build_graph
 from h3gnn.graphs.targets import split_known

@@ -49,16 +49,17 @@ def check_target(X: Any, y: Any) -> None:  # noqa: N803
     shape = tuple(y.shape) if hasattr(y, "shape") else () if is_graph(y) else np.asarray(y).shape
     edges = is_graph(y) or names_edges(y)
     if not edges and len(shape) == 2:
-        edges = shape[0] != _num_rows(X) or (shape[1] == 2 and _holds_positions(np.asarray(y), shape[0]))
+        edges = shape[0] != count_rows(X) or (shape[1] == 2 and _holds_positions(np.asarray(y), shape[0]))
     if edges:
         raise InputError(
             f"y is for labels, which are ignored, but this {type(y).__name__} looks like edges: call "
-            "fit(X, edge_index=edges)",
+            "fit(X, edges=edges)",
             code="target-is-edges",
         )
 
 
-def _num_rows(X: Any) -> int:  # noqa: N803
+def count_rows(X: Any) -> int:  # noqa: N803
+    """Return the number of nodes of a graph object, or of rows of a table."""
     if hasattr(X, "num_nodes"):
         return int(X.num_nodes() if callable(X.num_nodes) else X.num_nodes)
     return int(X.shape[0] if hasattr(X, "shape") else len(X))
@@ -125,7 +126,7 @@ def _check_frame(frame: Any) -> None:
 def _features_are(part: str, what: str) -> InputError:
     """Return the error for a table X that looks like "edges" or an "adjacency" matrix."""
     remedy = (
-        "call fit(features, edge_index=edges), or, without features, give a networkx graph or a square scipy "
+        "call fit(features, edges=edges), or, without features, give a networkx graph or a square scipy "
         "sparse adjacency"
         if part == "edges"
         else "if it is an adjacency matrix, give it as scipy.sparse.csr_array(X)"

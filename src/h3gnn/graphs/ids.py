@@ -39,9 +39,9 @@ def as_ids(values: Any, place: str) -> Ids:
     array = np.asarray(values)
     if array.ndim != 1:
         raise GraphError(f"{place} must be one column of node ids", code="ids-not-one-column")
-    if array.dtype.kind in "iu":
+    if array.dtype.kind in "iu" and (array.size == 0 or array.max() < 2**63):
         return array.astype(np.int64)
-    ids = _dates_as_text(array) if array.dtype.kind in "mM" else array.tolist()
+    ids = dates_as_text(array) if array.dtype.kind in "mM" else array.tolist()
     if ids and all(isinstance(value, int) and not isinstance(value, bool) for value in ids):
         try:
             return np.array(ids, dtype=np.int64)
@@ -51,11 +51,11 @@ def as_ids(values: Any, place: str) -> Ids:
     if missing is not None:
         raise GraphError(f"{place}, row {missing}: the node id is missing", code="id-missing")
     texts = np.empty(len(ids), dtype=object)
-    texts[:] = [_id_text(value) for value in ids]
+    texts[:] = [id_text(value) for value in ids]
     return texts
 
 
-def _dates_as_text(dates: npt.NDArray[Any]) -> list[str | None]:
+def dates_as_text(dates: Any) -> list[str | None]:
     """Return 2024-01-01 for a date, which `tolist` would return as a count of nanoseconds."""
     import pandas as pd
 
@@ -63,7 +63,7 @@ def _dates_as_text(dates: npt.NDArray[Any]) -> list[str | None]:
     return [None if missing else text for missing, text in zip(np.isnat(dates), texts, strict=True)]
 
 
-def _id_text(value: Any) -> str:
+def id_text(value: Any) -> str:
     """Return "3" for 3.0: pandas stores a column of integers with missing values as floats."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 

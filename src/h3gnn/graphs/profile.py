@@ -13,8 +13,8 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from h3gnn.graphs.convert import import_pyg
 from h3gnn.graphs.graph import Graph, scipy_features
+from h3gnn.graphs.libraries import import_pyg
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.structural import simple_adjacency
 

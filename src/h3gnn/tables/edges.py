@@ -82,7 +82,7 @@ class Edges:
 
 
 def open_edges(
-    path: str | Path,
+    path: Any,
     source: Column | None,
     target: Column | None,
     weight: Column | None,
@@ -111,7 +111,7 @@ def open_edges(
         repairs.append(Repair("edge-columns-inferred", message, fields=names))
     if unused:
         message = f"{table.path.name}: not used: {', '.join(unused[:8])}"
-        repairs.append(Repair("edge-columns-unused", message, fields=tuple(unused)))
+        repairs.append(Repair("edge-columns-unused", message, fields=tuple(unused), warn=True))
     weights = () if heavy is None else (heavy,)
     return EdgeTable(table, (start, end), weights, tuple(repairs), not named)
 

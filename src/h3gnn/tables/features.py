@@ -17,6 +17,7 @@ from h3gnn.graphs.formats import ARRAY_SUFFIXES, array_place, read_array
 from h3gnn.graphs.ids import one_kind
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.files import Problems
+from h3gnn.tables.frames import is_table, numbers_of_table
 from h3gnn.tables.headers import holds_value
 from h3gnn.tables.infer import Cells, parse_types
 from h3gnn.tables.plan import TablePlan, encode_table, infer_columns, plain_plan
@@ -39,6 +40,11 @@ class FeatureTable:
     def names(self) -> list[str]:
         """The distinct names of the features."""
         return self.table.unique_names(self.chosen)
+
+    def names_nodes(self, ids: Ids) -> bool:
+        """Whether the ids name the nodes; the index of a data frame may only count them."""
+        counts = self.key == len(self.table.names) and np.array_equal(ids, np.arange(ids.size))
+        return not counts
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ def open_features(path: str | Path, options: FeatureOptions) -> FeatureTable:
     return _assign_roles(table, options, lambda at: table.load([at]).is_unique(at))
 
 
-def _open(path: str | Path, options: FeatureOptions) -> Table:
+def _open(path: Any, options: FeatureOptions) -> Table:
     expected = (options.id_column, *(options.chosen or ()))
     return open_table(path, role="features", expected=expected, **options.style)
 
@@ -98,7 +104,7 @@ def _assign_roles(table: Table, options: FeatureOptions, is_unique: Callable[[in
     return FeatureTable(table, key, chosen, options.chosen is not None)
 
 
-def _load(path: str | Path, options: FeatureOptions) -> Loaded:
+def _load(path: Any, options: FeatureOptions) -> Loaded:
     """Read a table once, and assign roles to its columns."""
     if options.chosen is None:
         table = _open(path, options)
@@ -110,8 +116,8 @@ def _load(path: str | Path, options: FeatureOptions) -> Loaded:
 
 def read_vectors(path: str | Path) -> FeatureFile:
     """Read finite numbers and the ids of their rows; nothing is encoded."""
-    if Path(path).suffix.lower() in ARRAY_SUFFIXES:
-        return _read_array_file(path)
+    if _is_array(path):
+        return _read_array(path)
     roles, loaded = _load(path, FeatureOptions())
     ids, values = loaded.unique_ids(roles.key), loaded.numbers(roles.chosen)
     if values is None:
@@ -126,25 +132,34 @@ def read_vectors(path: str | Path) -> FeatureFile:
     return FeatureFile(values, ids, True, loaded.place, roles.table.path)
 
 
-def _read_array_file(path: str | Path) -> FeatureFile:
-    values = read_array(path)
-    ids = np.arange(values.shape[0], dtype=np.int64)
-    return FeatureFile(values, ids, False, array_place(path), Path(path))
+def _is_array(source: Any) -> bool:
+    if isinstance(source, str | Path):
+        return Path(source).suffix.lower() in ARRAY_SUFFIXES
+    return not is_table(source)
+
+
+def _read_array(source: Any) -> FeatureFile:
+    """Read an array from a file, or take one in memory; the row numbers are the ids."""
+    if isinstance(source, str | Path):
+        values, place, path = read_array(source), array_place(source), Path(source)
+    else:
+        values, place, path = numbers_of_table(source), "the features, row {}".format, Path("features")
+    return FeatureFile(values, np.arange(values.shape[0], dtype=np.int64), False, place, path)
 
 
 def read_features(
-    paths: Sequence[str | Path],
+    paths: Sequence[Any],
     options: FeatureOptions,
     added: Callable[[Ids], Ids] | None = None,
 ) -> FeatureFile:
     """Read the features and the ids of their rows; columns that are no numbers are encoded.
 
-    The rows of several tables are concatenated: a column that one of them does not have is missing there, and
-    the table that a node comes from is a category. Given the ids, `added` returns those of further nodes,
-    whose features are all missing.
+    A table is a file or a data frame. The rows of several are concatenated: a column that one of them does
+    not have is missing there, and the table that a node comes from is a category. Given the ids, `added`
+    returns those of further nodes, whose features are all missing.
     """
-    if any(Path(path).suffix.lower() in ARRAY_SUFFIXES for path in paths):
-        found = _read_array_file(paths[0]) if len(paths) == 1 else None
+    if any(_is_array(path) for path in paths):
+        found = _read_array(paths[0]) if len(paths) == 1 else None
         if found is None or (added is not None and added(found.ids).size):
             message = (
                 f"{paths[0]}: other tables, and nodes without features, cannot be combined with an array"
@@ -194,7 +209,7 @@ def _read_numbers(
         return None
     plan = plain_plan(names, values.shape[1])
     shown = plan.names if table.header and len({*plan.names}) == values.shape[1] else ()
-    return FeatureFile(values, ids, True, table.place, table.path, plan, names=shown)
+    return FeatureFile(values, ids, roles.names_nodes(ids), table.place, table.path, plan, names=shown)
 
 
 def _read_mixed(
@@ -208,7 +223,9 @@ def _read_mixed(
     for at, roles in enumerate(opened):
         _check_no_header(roles.table, frames[at])
         if len(tables) > 1:
-            frames[at] = frames[at].assign(table=roles.table.path.stem)
+            stems = [one.table.path.stem for one in opened]
+            several = stems.count(stems[at]) > 1  # data frames, or files of the same name
+            frames[at] = frames[at].assign(table=f"{stems[at]} {at + 1}" if several else stems[at])
     if more.size:
         frames.append(pd.DataFrame(index=range(more.size)))
     frame = pd.concat(frames, ignore_index=True)
@@ -225,7 +242,7 @@ def _read_mixed(
     return FeatureFile(
         values,
         one_kind([ids, more]) if more.size else ids,
-        named=True,
+        named=any(roles.names_nodes(ids) for roles in opened),
         place=place,
         path=opened[0].table.path,
         plan=plan,

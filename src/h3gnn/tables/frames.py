@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,11 +9,10 @@ import numpy.typing as npt
 from torch import Tensor
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.checks import DATES, as_numpy, holds_dates, is_sparse
+from h3gnn.graphs.checks import as_numpy, is_sparse
 from h3gnn.graphs.ids import as_ids, find_ids, quoted
 from h3gnn.graphs.provenance import Repair
-from h3gnn.tables.plan import TablePlan, encode_table
-from h3gnn.tables.roles import SOURCE_NAMES, TARGET_NAMES, WEIGHT_NAMES, infer_ends
+from h3gnn.tables.roles import SOURCE_NAMES, TARGET_NAMES
 
 TableOfEdges = tuple[npt.NDArray[np.int64], npt.NDArray[Any] | None, tuple[Repair, ...]]
 """Edges `[2, edges]`, their weights, and unused columns."""
@@ -23,6 +21,11 @@ TableOfEdges = tuple[npt.NDArray[np.int64], npt.NDArray[Any] | None, tuple[Repai
 def is_frame(values: Any) -> bool:
     """Whether an object is one of pandas, without importing pandas."""
     return any(cls.__module__.partition(".")[0] == "pandas" for cls in type(values).__mro__)
+
+
+def is_table(values: Any) -> bool:
+    """Whether an object is a data frame of pandas or Polars, or an Arrow table."""
+    return hasattr(values, "columns") and (is_frame(values) or hasattr(values, "to_pandas"))
 
 
 def as_frame(table: Any) -> Any:
@@ -47,43 +50,8 @@ def counted(columns: int) -> tuple[str, ...]:
     return tuple(str(position) for position in range(columns))
 
 
-def node_names(table: Any) -> npt.NDArray[Any] | None:
-    """Return the index of a DataFrame as node ids; None if it only counts the rows."""
-    if not is_frame(table):
-        return None
-    ids = as_ids(table.index, "the index of the features")
-    return None if ids.dtype.kind == "i" and np.array_equal(ids, np.arange(ids.size)) else ids
-
-
-def is_mixed(table: Any) -> bool:
-    """Whether a DataFrame holds more than numbers without gaps, so that it has to be encoded."""
-    if not is_frame(table) or not hasattr(table, "columns") or not table.size:
-        return False
-    columns = (table.iloc[:, at] for at in range(table.shape[1]))
-    return any(getattr(one.dtype, "kind", "O") not in "biufc" or bool(one.isna().any()) for one in columns)
-
-
-def encode_frame(
-    frame: Any, *, columns: Mapping[str, str] | None = None, plan: TablePlan | None = None
-) -> tuple[Any, TablePlan, tuple[Repair, ...]]:
-    """Return a DataFrame of features with the same index, the plan that made it, and the repairs."""
-    column_names(frame)  # rejects duplicates
-    named = frame.set_axis([str(name) for name in frame.columns], axis="columns")
-    values, plan, repairs = encode_table(named, plan, columns=columns)
-    return type(frame)(values, index=frame.index, columns=list(plan.names)), plan, repairs
-
-
 def numbers_of_table(features: Any) -> Any:
-    """Return the numbers of a table, `[nodes, features]`; a column that is not numeric is named."""
-    if is_frame(features):
-        if not hasattr(features, "columns"):
-            message = "the features must be a table with one row per node, but a pandas Series is one column"
-            raise GraphError(message, code="features-not-a-table")
-        columns = [
-            _numbers_of_column(features.iloc[:, position], f"the column {name!r} of the features")
-            for position, name in enumerate(features.columns)
-        ]
-        return np.stack(columns, axis=1) if columns else np.empty((len(features), 0))
+    """Return the numbers of an array or a sparse matrix, `[nodes, features]`."""
     try:
         table = features if is_sparse(features) or isinstance(features, Tensor) else np.asarray(features)
     except ValueError:
@@ -95,45 +63,10 @@ def numbers_of_table(features: Any) -> Any:
     return table
 
 
-def _numbers_of_column(column: Any, place: str) -> npt.NDArray[np.float64]:
-    if holds_dates(column):
-        raise GraphError(f"{place} holds {DATES}", code="dates")
-    try:
-        numbers: npt.NDArray[np.float64] = column.to_numpy(dtype=np.float64, na_value=np.nan)
-    except (TypeError, ValueError):
-        message = f"{place} holds something that is not a number"
-        raise GraphError(message, code="not-numbers") from None
-    return numbers
-
-
 def names_edges(table: Any) -> bool:
     """Whether the columns of a DataFrame have the usual names of the ends of an edge."""
     names = {name.lower() for name in map(str, getattr(table, "columns", ()))}
     return bool(names & {*SOURCE_NAMES} and names & {*TARGET_NAMES})
-
-
-def edges_of_frame(frame: Any, known: npt.NDArray[Any]) -> TableOfEdges:
-    """Read a DataFrame of edges between known nodes, as the command line reads a file of them.
-
-    Its ends are the columns with telling names (source, target; from_account, to_account; …), else the first
-    two; its weights a column called weight, and no other.
-    """
-    if not hasattr(frame, "columns") or frame.shape[1] < 2:
-        message = "edges in a DataFrame need two columns (source, target), and may have a weight"
-        raise GraphError(message, code="edge-columns-missing")
-    names = [str(name) for name in frame.columns]
-    start, end, _ = infer_ends(names)
-    weight = next((position for position, name in enumerate(names) if name.lower() in WEIGHT_NAMES), None)
-    if weight in (start, end):
-        message = "source, target and weight of the edges must be different columns; name each of them"
-        raise GraphError(message, code="edge-columns-ambiguous")
-    ends = [_positions(frame.iloc[:, at], f"column {frame.columns[at]!r}", known) for at in (start, end)]
-    weights = None
-    if weight is not None:
-        place = f"the weight column {frame.columns[weight]!r} of the edges"
-        weights = _numbers_of_column(frame.iloc[:, weight], place)
-    unused = [name for at, name in enumerate(names) if at not in (start, end, weight)]
-    return np.stack(ends), weights, unused_columns(unused)
 
 
 def edges_of_array(edges: Any, known: npt.NDArray[Any]) -> TableOfEdges:

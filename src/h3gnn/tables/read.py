@@ -26,7 +26,8 @@ from h3gnn.tables.plan import TablePlan
 from h3gnn.tables.reader import LoadedTable, Table, add_duplicates, open_table
 from h3gnn.tables.roles import SPLIT_PREFIX, Column, infer_class_column, pick_column, pick_id_column
 
-Paths = str | Path | Sequence[str | Path]
+Paths = Any
+"""The path of a table, a data frame, or a list of them."""
 Ids = npt.NDArray[Any]
 
 
@@ -115,8 +116,17 @@ def _labels(
     return Labels(ids, column, name, masks)
 
 
+def labels_of_features(
+    nodes: FeatureFile, columns: Mapping[str, str] | None = None, task: str = AUTO
+) -> Labels | None:
+    """Return the classes and splits in a table of features, if it has a column of classes."""
+    if nodes.classes is None:
+        return None
+    return _labels(nodes.ids, nodes.classes, nodes.splits, nodes.class_name, columns, task)
+
+
 def open_labels(
-    path: str | Path,
+    path: Any,
     id_column: Column | None,
     label_column: Column | None,
     split_columns: Sequence[Column] | None,
@@ -170,8 +180,8 @@ def labels_of_nodes(
 def read_graph(
     edges: Paths,
     *,
-    features: Paths | None = None,
-    labels: str | Path | None = None,
+    features: Paths = None,
+    labels: Any = None,
     source_column: Column | None = None,
     target_column: Column | None = None,
     weight_column: Column | None = None,
@@ -242,16 +252,15 @@ def read_graph(
         options = FeatureOptions(id_column, feature_columns, style, kinds, label, hidden, text_model, plan)
         added = partial(unknown_ids, _all_ids(rows, found)) if edges_first else None
         nodes = read_features(_listed(features), options, added)
-        if found is None and nodes.classes is not None:
-            found = _labels(nodes.ids, nodes.classes, nodes.splits, nodes.class_name, columns, task)
+        found = labels_of_features(nodes, columns, task) if found is None else found
     if not edges_first:
         known = nodes.ids if unknown_nodes == "error" else None
         rows = [read_rows(one, known, nodes.path, rules) for one in tables]
     return _join(tables, rows, nodes, found, label_table, rules, undirected=undirected)
 
 
-def _listed(paths: Paths) -> list[str | Path]:
-    listed = [paths] if isinstance(paths, str | Path) else list(paths)
+def _listed(paths: Paths) -> list[Any]:
+    listed = list(paths) if isinstance(paths, list | tuple) else [paths]
     if not listed:
         raise GraphError("no file is given", code="file-missing")
     return listed

@@ -22,9 +22,10 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.ids import PLAIN, NodeIndex, is_plain, one_kind, quoted
+from h3gnn.graphs.ids import PLAIN, NodeIndex, dates_as_text, id_text, is_missing, is_plain, one_kind, quoted
 from h3gnn.tables import files
 from h3gnn.tables.files import Problems, check_table_memory, reading, rows_of, split_line, text_blocks
+from h3gnn.tables.frames import column_names, counted, is_frame, is_table
 from h3gnn.tables.headers import find_header
 from h3gnn.tables.infer import NO_ROWS, Cells, Floats, Rows, decode_plain_numbers
 from h3gnn.tables.numbers import THOUSANDS, may_be_thousands
@@ -49,11 +50,27 @@ def arrow_ids(column: Any, place: str) -> Any:
     kind = column.type
     if pa.types.is_integer(kind) and kind != pa.uint64():  # beyond 64 bits an id is text
         return column.cast(pa.int64())
+    if pa.types.is_floating(kind):
+        return _whole_numbers(column, place)
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return pa.array(dates_as_text(column.to_numpy(zero_copy_only=False)), pa.string())
     if not (pa.types.is_integer(kind) or _is_text(kind) or pa.types.is_null(kind)):
         gaps = f", and fill the {column.null_count:,} missing ids" if column.null_count else ""
         message = f"{place}: column type {kind} cannot be used as node ids; use integers or strings{gaps}"
         raise GraphError(message, code="id-type-invalid")
     return pc.utf8_trim_whitespace(column.cast(pa.string()))
+
+
+def _whole_numbers(column: Any, place: str) -> Any:
+    """Return ids that are stored as floats, as a column of integers with gaps is, as int64."""
+    numbers = column.drop_null().to_numpy(zero_copy_only=False).astype(np.float64)
+    odd = numbers[~(np.abs(numbers) < 2**53) | (numbers != np.floor(numbers))]
+    if odd.size:
+        message = (
+            f"{place}: {odd[0]:.17g} is a float and no exact node id; store the ids as integers or as text"
+        )
+        raise GraphError(message, code="id-type-invalid")
+    return column.cast(pa.int64())
 
 
 def decode_ids(column: Any, place: str) -> Ids:
@@ -259,6 +276,7 @@ class Table:
     delimiter: str | None = None  # None for Parquet
     start: int = 0  # the byte at which the rows of a text file begin
     line: int = 0  # the number of lines before
+    rows_named: bool | None = None  # of a data frame: whether its index has a name or holds no integers
 
     def load(self, columns: Sequence[int]) -> LoadedTable:
         """Return all rows of some columns as Arrow columns."""
@@ -386,8 +404,63 @@ class Table:
                 yield [batch.column(one) for one in names or wanted]
 
 
+@dataclass(frozen=True)
+class FrameTable(Table):
+    """A data frame in memory; the position after the last column is that of its index."""
+
+    cells: Sequence[Any] = ()  # the columns and the index
+
+    def load(self, columns: Sequence[int]) -> LoadedTable:
+        """Return all rows of some columns, and the index."""
+        return super().load([*columns, len(self.names)])
+
+    def place(self, row: int, column: int | None = None) -> str:
+        """Name a row by its position, as `iloc` does."""
+        return f"{self.path}, row {row}{self.title(column)}"
+
+    def title(self, column: int | None) -> str:
+        """Name a column after the name of a row."""
+        if column is None:
+            return ""
+        return ", the index" if column == len(self.names) else f", column {self.names[column]!r}"
+
+    def _arrow_blocks(self, wanted: Sequence[int], malformed: dict[int, int]) -> Iterator[list[Any]]:
+        yield [_arrow_column(self.cells[at]) for at in wanted]
+
+
+def _arrow_column(cells: Any) -> Any:
+    """Return a column of a data frame as an Arrow array; cells of several types become text."""
+    if isinstance(getattr(cells, "dtype", None), pd.SparseDtype):
+        cells = cells.sparse.to_dense()
+    try:
+        column = cells if isinstance(cells, pa.ChunkedArray) else pa.array(cells, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        column = pa.array([None if is_missing(one) else id_text(one) for one in cells], pa.string())
+    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return column.cast(pa.large_string()) if column.type == pa.string_view() else column
+
+
+def _open_frame(frame: Any, role: str) -> FrameTable:
+    """Open a data frame of pandas or Polars, or an Arrow table."""
+    if not is_table(frame):
+        message = f"a table of {role} is a file or a data frame, not a {type(frame).__name__}"
+        raise GraphError(message, code=f"{role}-not-a-table")
+    rows_named = False
+    if is_frame(frame):
+        names, index = tuple(map(str, frame.columns)), frame.index
+        cells = [*(frame.iloc[:, at] for at in range(len(names))), index]
+        rows_named = index.name is not None or index.dtype.kind not in "iu"
+    else:
+        table = frame if isinstance(frame, pa.Table) else frame.to_arrow()
+        names, cells = tuple(table.column_names), [*table.columns, np.arange(len(table))]
+    if role == "features" and is_frame(frame):
+        column_names(frame)  # rejects duplicates
+    header = names != counted(len(names))
+    return FrameTable(Path(role), names, header, rows_named=rows_named, cells=cells)
+
+
 def open_table(
-    path: str | Path,
+    path: Any,
     *,
     role: str,
     header: bool | None = None,
@@ -397,11 +470,13 @@ def open_table(
     """Open a CSV, TSV or Parquet file, and infer header and delimiter from its first rows if not given.
 
     Args:
-        path: the file; its suffix decides the format.
+        path: the file, whose suffix decides the format; or a data frame.
         role: "edges", "features" or "labels", which decides how a header is recognised.
         header, delimiter: of text files.
         expected: names that the caller asks for; a row that holds one of them is a header.
     """
+    if not isinstance(path, str | Path):
+        return _open_frame(path, role)
     file = files.check_file(path, (*TEXT_SUFFIXES, *PARQUET_SUFFIXES), role=f"table of {role}")
     if file.suffix.lower() in PARQUET_SUFFIXES:
         with reading(file, "Parquet"):

@@ -113,6 +113,8 @@ def pick_id_column(table: Table, wanted: Column | None, is_unique: Callable[[int
     """
     names = table.names
     usual = pick_column(table, wanted, "node ids", known=NODE_NAMES, default=None)
+    if table.rows_named is not None and wanted is None:
+        return _pick_frame_ids(table, usual, is_unique)
     if usual is not None:
         return usual
     lowered = [name.lower() for name in names]
@@ -122,6 +124,21 @@ def pick_id_column(table: Table, wanted: Column | None, is_unique: Callable[[int
     first = [0] if 0 not in pandas_index else []
     candidates = list(dict.fromkeys([*(likely or pandas_index), *first])) or [0]
     return next((column for column in candidates[:-1] if is_unique(column)), candidates[-1])
+
+
+def _pick_frame_ids(table: Table, usual: int | None, is_unique: Callable[[int], bool]) -> int:
+    """Return the column of the ids of a data frame: a usual name, another `…_id`, or its index."""
+    index = len(table.names)
+    if table.rows_named and usual is not None:
+        message = (
+            f"{table.path}: both the index and the column {table.names[usual]!r} may hold the node ids; make "
+            "the column the index (set_index), or drop it"
+        )
+        raise GraphError(message, code="id-column-ambiguous")
+    if table.rows_named or usual is not None:
+        return index if usual is None else usual
+    likely = [column for column, name in enumerate(table.names) if is_id_name(name) and is_unique(column)]
+    return next(iter(likely), index)
 
 
 def infer_ends(names: Sequence[str], place: str = "the edges") -> tuple[int, int, bool]:
