@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # read by `_homes`, too
     from h3gnn.tables.plan import TablePlan, encode_table
     from h3gnn.tables.read import read_graph
     from h3gnn.training.checkpoints import CheckpointWarning
-    from h3gnn.training.history import CollapseWarning, History
+    from h3gnn.training.history import CollapseWarning, History, UnfinishedWarning
     from h3gnn.training.loop import Snapshots
     from h3gnn.tuned import preset, preset_names
 
@@ -53,7 +53,7 @@ __all__ += ["TablePlan", "encode_table"]
 __all__ += ["ProbeResult", "compare_clusters", "kmeans_clusters", "linear_probe"]
 __all__ += ["Extension", "NodeClassifier"]
 __all__ += ["CheckpointError", "GraphError", "InputError", "LossError", "ModelFolderError", "RankLostError"]
-__all__ += ["CheckpointWarning", "Checkpoints", "CollapseWarning", "TrainingStopped"]
+__all__ += ["CheckpointWarning", "Checkpoints", "CollapseWarning", "TrainingStopped", "UnfinishedWarning"]
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,7 +67,7 @@ from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoint_file import Checkpoints, clear
 from h3gnn.tables.plan import check_as_is, check_same_plan
 from h3gnn.training.distributed import is_distributed, process_group
-from h3gnn.training.history import History, warn_of_collapse
+from h3gnn.training.history import History, UnfinishedWarning, warn_of_collapse
 from h3gnn.training.loop import AfterEpochOf, Snapshots
 from h3gnn.training.models import Shape, Training, derive_seeds, plan_memory, train_models
 from h3gnn.training.objectives import assign_objectives
@@ -497,7 +498,10 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Read a model that `save` wrote; nothing in the folder is executed."""
+        """Read a model that `save` wrote; nothing in the folder is executed.
+
+        An `UnfinishedWarning` says that a signal ended the training before its last epoch.
+        """
         state = storage.load_model(Path(folder))
         model = cls.from_settings({**BEFORE, **state.params})
         settings = model.get_settings()
@@ -519,6 +523,9 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         history = History.from_dict(state.history)
         history.difficulty = state.tensors.get("difficulty")
         model._set_fitted(fitted, embedding, history, state.seeds, state.cost)
+        if history.completed < model.epochs:
+            done = f"{history.completed:,} of {model.epochs:,} epochs"
+            warnings.warn(f"{folder} is unfinished: {done}", UnfinishedWarning, stacklevel=2)
         return model
 
     def __sklearn_tags__(self) -> Tags:

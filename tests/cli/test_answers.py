@@ -219,8 +219,9 @@ def test_tables_become_predictions_in_one_command(folder: Path, tmp_path: Path) 
     assert call("predict", tmp_path / "run", *given)["labelled"] == 75
     call("predict", folder / "run", "--out", tmp_path / "twice.csv")
     assert (tmp_path / "once.csv").read_bytes() == (tmp_path / "twice.csv").read_bytes()
+    assert call("predict", tmp_path / "run", *given)["labelled"] == 75  # without a second fit
     with rejects("already-fitted"):
-        call("predict", tmp_path / "run", *given)
+        call("predict", tmp_path / "run", *given, "--seed", "5")
     assert call("predict", tmp_path / "run", "--out", tmp_path / "p.csv", "--json")["nodes"] == 75
 
 

@@ -1,12 +1,13 @@
-"""One attempt to read a file and its outcome, bounded in memory and time."""
+"""One attempt to read a file and its outcome, bounded in memory and time; and the counts of the long runs."""
 
 from __future__ import annotations
 
+import json
 import re
 import resource
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -20,6 +21,16 @@ MEMORY = 2 * 2**30
 """Bytes that an attempt may allocate; more is a failure."""
 TIMEOUT = 120
 """Seconds after which an attempt on a file of a few kilobytes counts as a hang."""
+
+COUNTS = Path(__file__).parent / "counts.json"
+"""How the attempts of the last long run ended, by format or runner; `make test-slow` writes it."""
+
+
+def store(name: str, ended: Mapping[str, int]) -> None:
+    """Store the counts of a long run."""
+    known = json.loads(COUNTS.read_text()) if COUNTS.exists() else {}
+    known[name] = dict(sorted(ended.items()))
+    COUNTS.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
 
 
 def examples(count: int) -> settings:

@@ -17,6 +17,7 @@ import torch
 from hypothesis import strategies as st
 
 from h3gnn import Graph
+from h3gnn.experiments import studies
 from h3gnn.experiments.spaces import Space
 from h3gnn.experiments.studies import open_study
 from h3gnn.experiments.tune import Budget, ScoredTrial, Searcher, tune
@@ -83,6 +84,7 @@ class Search:
     def _continue(self, folder: Path, trials: int) -> Any:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Searcher, "run", invented_scores)
+            patch.setattr(studies, "CLAIM_SECONDS", 0.0)
             study = open_study(self.graph, "study", self._address(folder), "validation")
             budget = Budget(trials=trials, eval_epochs=(1, 2))
             return tune(self.graph, study, SPACE, budget, finalists=2, device=torch.device("cpu"))

@@ -24,7 +24,7 @@ from h3gnn import Graph
 from h3gnn.experiments.report_columns import read_columns
 from h3gnn.tables.files import check_parquet
 from h3gnn.tables.read import read_graph
-from tests.fuzz.hunting import Tally, examples
+from tests.fuzz.hunting import Tally, examples, store
 from tests.fuzz.mutations import byte_changes
 from tests.graphs.test_reader_damage import SOUND, assert_trustworthy
 from tests.storage.mixed import mixed_table
@@ -247,6 +247,7 @@ def test_an_unusual_file_is_a_graph_or_an_error(kind: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_unusual_files_are_graphs_or_errors(kind: str, tmp_path: Path) -> None:
     tally = hunt(kind, tmp_path, LONG)
+    store(kind, tally.ended)
     assert tally.ended["failures"] == 0
 
 

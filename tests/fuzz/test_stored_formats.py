@@ -26,7 +26,7 @@ from h3gnn.storage.runs import Run, begin_run, read_run
 from h3gnn.storage.tensors import read_tensors, write_tensor_file
 from h3gnn.tables.plan import encode_table
 from h3gnn.training.checkpoints import CheckpointWriter, _by_part, restore_state
-from tests.fuzz.hunting import Tally, examples
+from tests.fuzz.hunting import Tally, examples, store
 from tests.fuzz.mutations import byte_changes, json_changes, tensor_changes
 from tests.fuzz.searches import Search
 from tests.storage.mixed import mixed_table, mixed_table_graph
@@ -235,4 +235,5 @@ def test_a_changed_file_is_read_or_rejected(name: str, graph: Graph, tmp_path: P
 @pytest.mark.parametrize("name", NAMES)
 def test_many_changed_files_are_read_or_rejected(name: str, graph: Graph, tmp_path: Path) -> None:
     tally = hunt(name, graph, tmp_path, OF_DATABASES if name.startswith("database") else LONG)
+    store(name, tally.ended)
     assert tally.ended["failures"] == 0

@@ -15,6 +15,7 @@ from h3gnn.cli.options import (
     RunArgument,
     TableOption,
     Text,
+    UnfinishedOption,
     argument,
     check_table,
     open_run,
@@ -51,6 +52,7 @@ def similar(
     among: Annotated[Text, option("Candidates: comma-separated ids; default all nodes.")] = None,
     out: TableOption = None,
     safe_csv: options.SafeCsvOption = False,
+    unfinished: UnfinishedOption = False,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
@@ -59,7 +61,8 @@ def similar(
     `h3gnn similar run/ ann bob --k 5`
     """
     check_table(out)
-    table = open_run(run, device).similar(nodes, k, among=None if among is None else among.split(","))
+    model = open_run(run, device, unfinished=unfinished)
+    table = model.similar(nodes, k, among=None if among is None else among.split(","))
     if out is not None:
         write_table(out, table, safe=safe_csv)
     if as_json:
@@ -91,6 +94,7 @@ def anomalies(
     top: Annotated[int, option("Number of nodes to show; the file has all.", min=1)] = 20,
     out: TableOption = None,
     safe_csv: options.SafeCsvOption = False,
+    unfinished: UnfinishedOption = False,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
@@ -99,7 +103,7 @@ def anomalies(
     `h3gnn anomalies run/ --out anomalies.csv`
     """
     check_table(out)
-    model = open_run(run, device)
+    model = open_run(run, device, unfinished=unfinished)
     table = model.anomalies()
     if out is not None:
         write_table(out, table, safe=safe_csv)
@@ -121,6 +125,7 @@ def links(
     check: Annotated[str, option("refit (without some edges, to score on them) or none.")] = "refit",
     out: TableOption = None,
     safe_csv: options.SafeCsvOption = False,
+    unfinished: UnfinishedOption = False,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
@@ -130,7 +135,7 @@ def links(
     """
     check_table(out)
     check_choice("--check", check, ("refit", "none"))
-    model = open_run(run, device).set_params(verbose=True)
+    model = open_run(run, device, unfinished=unfinished).set_params(verbose=True)
     if check == "refit":
         seconds = model.cost_.get("seconds")
         took = "" if seconds is None else f", which took {seconds:.0f} s the first time"
@@ -165,6 +170,7 @@ def export(
     out: Annotated[File, option("The file or folder to write.")] = None,
     dimensions: Annotated[Number, option("Reduce to this many principal components.", min=1)] = None,
     safe_csv: options.SafeCsvOption = False,
+    unfinished: UnfinishedOption = False,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
@@ -184,7 +190,7 @@ def export(
         options.check_output(path, Path(EXPORTS[to]).suffix)
     if path.absolute() == run.absolute():
         raise InputError(f"{path} is the run itself; choose another folder (--out)", code="output-is-run")
-    model = open_run(run, device)
+    model = open_run(run, device, unfinished=unfinished)
     check_ids(model.graph_.node_ids, path)
     embedding = model.embedding_ if dimensions is None else reduce_columns(model.embedding_, dimensions)
     if to in WRITERS:

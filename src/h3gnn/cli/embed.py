@@ -25,6 +25,7 @@ def embed(
         bool, option("Embed all nodes, not only the new ones.", "--refresh", panel=NEW)
     ] = False,
     safe_csv: options.SafeCsvOption = False,
+    unfinished: options.UnfinishedOption = False,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
@@ -36,7 +37,7 @@ def embed(
     if new_features is not None or new_edges is not None:
         if source.is_given:
             raise InputError("give new nodes or another graph, not both", code="two-graphs")
-        model = options.open_run(run, device)
+        model = options.open_run(run, device, unfinished=unfinished)
         found = options.extend_run(model, new_features, new_edges, source.reading(), refresh=refresh)
         write_rows(out, found.embedding, found.node_ids, safe=safe_csv)
         more = {"new_nodes": found.new, "refreshed": found.refreshed, "notes": list(found.notes)}
@@ -49,7 +50,7 @@ def embed(
             "--refresh is for an extended graph: give --new-features and --new-edges", code="refresh-alone"
         )
     source.check_unused()
-    model = options.open_run(run, device, in_files=True)
+    model = options.open_run(run, device, unfinished=unfinished, in_files=True)
     graph = model.graph_
     if source.is_given:
         graph = source.load(in_files=True, plan=graph.plan)

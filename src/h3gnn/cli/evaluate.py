@@ -61,6 +61,7 @@ def evaluate(
     epochs: options.EpochsOption = None,
     models: options.ModelsOption = None,
     set_: options.SetOption = None,
+    unfinished: options.UnfinishedOption = False,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
@@ -90,7 +91,7 @@ def evaluate(
             )
         source.check_unused()
         graph = _load(source, in_files=True) if source.is_given else None
-        result = _evaluate_embeddings(embeddings, source.benchmark, graph, device, how)
+        result = _evaluate_embeddings(embeddings, source.benchmark, graph, device, unfinished, how)
     if as_json:
         echo_json(result.as_dict())
         return
@@ -172,14 +173,19 @@ def _evaluate_preset(
 
 
 def _evaluate_embeddings(
-    embeddings: str, name: str | None, graph: Graph | None, device: str, how: dict[str, Any]
+    embeddings: str,
+    name: str | None,
+    graph: Graph | None,
+    device: str,
+    unfinished: bool,
+    how: dict[str, Any],
 ) -> Result:
     import torch
 
     from h3gnn.experiments.methods import given
     from h3gnn.experiments.run import run_method
 
-    read = read_embedded(embeddings, graph, device, to_score=True)
+    read = read_embedded(embeddings, graph, device, unfinished=unfinished, to_score=True)
     if read.graph is None:
         raise InputError(f"{embeddings} has no labels: also give the graph", code="no-labels")
     rows = torch.from_numpy(read.values)
@@ -202,6 +208,7 @@ def cluster(
     starts: Annotated[int, _clusters("Initializations of k-means.", min=1)] = 10,
     seed: options.SeedOption = 0,
     safe_csv: options.SafeCsvOption = False,
+    unfinished: options.UnfinishedOption = False,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
@@ -215,7 +222,8 @@ def cluster(
         raise InputError("give a folder of `h3gnn fit --out`, or a file of embeddings", code="no-embeddings")
     options.check_table(out)
     source.check_unused()
-    read = read_embedded(embeddings, source.load() if source.is_given else None, device)
+    graph = source.load() if source.is_given else None
+    read = read_embedded(embeddings, graph, device, unfinished=unfinished)
     if out is not None:
         check_ids(read.ids, out)
     found, summary = _cluster(read, clusters, max_clusters, starts, seed)
@@ -297,7 +305,12 @@ class Embedded:
 
 
 def read_embedded(
-    given: str, graph: Graph | MappedGraph | None, device: str, *, to_score: bool = False
+    given: str,
+    graph: Graph | MappedGraph | None,
+    device: str,
+    *,
+    unfinished: bool = False,
+    to_score: bool = False,
 ) -> Embedded:
     """Return the embedding of a run or a file; with a graph, one row for each of its nodes in their order.
 
@@ -305,7 +318,7 @@ def read_embedded(
     """
     path = Path(given)
     if path.is_dir():
-        return _embed_run(path, graph, device, to_score)
+        return _embed_run(path, graph, device, unfinished, to_score)
     if path.suffix.lower() not in EMBEDDING_ENDINGS:
         raise InputError(
             f"{given} is neither a folder of `h3gnn fit --out` nor a file that ends in one of "
@@ -315,11 +328,13 @@ def read_embedded(
     return _read_file(path, graph)
 
 
-def _embed_run(folder: Path, given: Graph | MappedGraph | None, device: str, to_score: bool) -> Embedded:
+def _embed_run(
+    folder: Path, given: Graph | MappedGraph | None, device: str, unfinished: bool, to_score: bool
+) -> Embedded:
     from h3gnn.graphs.graph import with_splits
     from h3gnn.settings import kept_for
 
-    model = options.open_run(folder, device, in_files=to_score or given is not None)
+    model = options.open_run(folder, device, unfinished=unfinished, in_files=to_score or given is not None)
     whole: Graph | MappedGraph = model.graph_ if given is None else given
     if not whole.in_memory:
         values, graph = _labelled_rows(model, whole)
@@ -329,7 +344,7 @@ def _embed_run(folder: Path, given: Graph | MappedGraph | None, device: str, to_
         values, graph = model.transform(whole), whole
     params = kept_for("log", model.get_settings())
     seed = model.random_state if isinstance(model.random_state, int) else None
-    return Embedded(values, graph.node_ids, graph, "H3GNN", params, seed, model.epochs)
+    return Embedded(values, graph.node_ids, graph, "H3GNN", params, seed, model.history_.completed)
 
 
 def _labelled_rows(model: H3GNN, graph: MappedGraph) -> tuple[npt.NDArray[np.float32], Graph]:

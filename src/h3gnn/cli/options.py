@@ -38,6 +38,9 @@ def argument(text: str, metavar: str | None = None) -> Any:
 Text = str | None
 Number = int | None
 File = Path | None
+UnfinishedOption = Annotated[
+    bool, option("Use a run whose training has not ended, as it is.", "--unfinished")
+]
 RunArgument = Annotated[Path, argument("Folder of `h3gnn fit --out`.", "RUN")]
 EmbeddingsArgument = Annotated[
     Text,
@@ -341,6 +344,7 @@ def parse_numbers(flag: str, text: str, example: str) -> list[int]:
         raise InputError(f"{flag} {text}: give integers, e.g. {example}", code="value-invalid") from None
 
 
+RESUME = "continue with `h3gnn fit --resume"
 NEW = "New nodes"
 NewFeaturesOption = Annotated[
     File, option("New nodes: ids and features, with the columns of the fit.", panel=NEW)
@@ -348,13 +352,31 @@ NewFeaturesOption = Annotated[
 NewEdgesOption = Annotated[File, option("Edges of the new nodes, by id: CSV, TSV or Parquet.", panel=NEW)]
 
 
-def open_run(run: Path, device: str, *, in_files: bool = False) -> H3GNN:
-    """Load the model of a run; its graph must be in memory, unless `in_files`."""
+def open_run(run: Path, device: str, *, unfinished: bool = False, in_files: bool = False) -> H3GNN:
+    """Load the model of a run, whose training must have ended, unless `unfinished`.
+
+    Its graph must be in memory, unless `in_files`.
+    """
     from h3gnn.estimator import H3GNN
+    from h3gnn.storage.models import DESCRIPTION
+    from h3gnn.storage.runs import has_begun
+    from h3gnn.training.history import UnfinishedWarning
     from h3gnn.training.resources import pick_device
 
     pick_device(device)
-    model = H3GNN.load(run).set_params(device=device)
+    begun = has_begun(run)
+    if begun and not (run / DESCRIPTION).exists():
+        raise InputError(f"{run} is unfinished and has no model yet: {RESUME} {run}`", code="unfinished-run")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnfinishedWarning)
+        model = H3GNN.load(run).set_params(device=device)
+    done = model.history_.completed
+    if begun or done < model.epochs:
+        state = f"{run} is unfinished (its model has {done:,} of {model.epochs:,} epochs)"
+        state = f"{state}: {RESUME} {run}`" if begun else f"{state}: fit it again"
+        if not unfinished:
+            raise InputError(f"{state}, or add --unfinished to use it as it is", code="unfinished-run")
+        say(f"note: {state}")
     if not (model.graph_.in_memory or in_files):
         raise InputError(
             f"{run} is a run on a graph on disk, and this command needs a graph in memory; write its "

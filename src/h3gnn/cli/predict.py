@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,12 +13,13 @@ from h3gnn.cli import options
 from h3gnn.cli.options import NewEdgesOption, NewFeaturesOption, Source, Text, argument, option, takes_graph
 from h3gnn.cli.output import echo_json, echo_written, print_table, say, write_table
 from h3gnn.cli.training import Training, checkpoint_policy
-from h3gnn.errors import InputError
+from h3gnn.errors import CheckpointError, InputError
 from h3gnn.resources import progress
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.answers.prediction import Predictions
     from h3gnn.estimator import H3GNN
+    from h3gnn.graphs.graph import Graph
 
 _opt = partial(option, panel="Decision")
 HEADINGS = {"told": "share of unmarked nodes", "accuracy_where_told": "accuracy of unmarked nodes"}
@@ -43,6 +45,7 @@ def predict(
     set_: options.SetOption = None,
     seed: options.SeedOption = 0,
     safe_csv: options.SafeCsvOption = False,
+    unfinished: options.UnfinishedOption = False,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
@@ -54,7 +57,8 @@ def predict(
 
     options.check_table(out)
     rule = Rule(class_weight, _threshold(threshold), cannot_tell_below)
-    model = _open_or_fit(run, source, {"preset": preset, "epochs": epochs, "set": set_}, seed, device)
+    settings = {"preset": preset, "epochs": epochs, "set": set_}
+    model = _open_or_fit(run, source, settings, seed, device, unfinished)
     labels, names = _labels(model.graph_, source, run)
     rule.check(max(2, len(names)))
     extension = None
@@ -77,31 +81,54 @@ def predict(
     _report(found, model.graph_, out, as_json)
 
 
-def _open_or_fit(run: Path, source: Source, settings: dict[str, Any], seed: int, device: str) -> H3GNN:
-    """Return the model of a run; given tables, fit it first."""
+def _open_or_fit(
+    run: Path, source: Source, settings: dict[str, Any], seed: int, device: str, unfinished: bool
+) -> H3GNN:
+    """Return the model of a run; given tables, fit it first, or continue where the same command ended."""
     given = [name for name, value in (*settings.items(), ("undirected", source.undirected)) if value]
     if not source.edges:
         if source.features or given:
             name = "features" if source.features else given[0]
             raise InputError(f"--{name} needs a fit: add --edges, or omit it", code="option-needs-edges")
-        return options.open_run(run, device, in_files=True)
+        return options.open_run(run, device, unfinished=unfinished, in_files=True)
     from h3gnn.answers.prediction import check_labels
     from h3gnn.storage.models import DESCRIPTION, check_folder
+    from h3gnn.storage.runs import has_begun, read_run
 
-    if (run / DESCRIPTION).exists():
-        raise InputError(
-            f"{run} is already fitted: omit --edges to use it, or choose another folder",
-            code="already-fitted",
-        )
+    if unfinished:
+        raise InputError("--unfinished uses a run as it is: omit --edges", code="unfinished-and-edges")
     check_folder(run)
     model = options.build_estimator(
         settings["preset"], {"epochs": settings["epochs"]}, settings["set"], seed=seed, device=device
     )
     graph = source.load()
     check_labels(*_labels(graph, source, run))  # before the work, not after it
-    Training(model, graph, run, checkpoints=checkpoint_policy(run)).start()
+    training = Training(model, graph, run, checkpoints=checkpoint_policy(run))
+    if has_begun(run):
+        say(f"continuing the unfinished run in {run}")
+        with suppress(CheckpointError):  # where its start is damaged, the tables and options replace it
+            old = read_run(run)
+            training = Training(model, graph, run, old.embeddings, old.checkpoints, safe=old.safe_csv)
+    elif (run / DESCRIPTION).exists():
+        return _open_same(run, model, graph)
+    training.start()
     say(f"wrote {run}")
     return model
+
+
+def _open_same(run: Path, model: H3GNN, graph: Graph) -> H3GNN:
+    """Return the model of a run, which must be the one that the tables and settings would give."""
+    from h3gnn.storage.runs import difference
+
+    fitted = options.open_run(run, str(model.device), in_files=True)
+    different = difference((fitted.get_settings(), fitted.graph_), (model.get_settings(), graph))
+    if different:
+        raise InputError(
+            f"{run} is already fitted ({different}): omit --edges to use it, or choose another folder",
+            code="already-fitted",
+        )
+    say(f"note: {run} is already fitted on these tables; only the predictions are computed")
+    return fitted
 
 
 def _threshold(text: str | None) -> float | str | None:

@@ -36,6 +36,7 @@ def report(
     map_: MapOption = "tsne",
     nodes: Annotated[int, option("Maximum number of nodes shown, evenly spaced.", min=1)] = 50_000,
     seed: options.SeedOption = 0,
+    unfinished: options.UnfinishedOption = False,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
@@ -53,10 +54,12 @@ def report(
         raise InputError("--id-column needs --columns FILE", code="option-needs-columns")
     options.check_output(out, ".html")
     options.check_output(table, ".parquet")
-    model, path = _load_run(run, device, map_), out or run / "report.html"
+    model, path = _load_run(run, device, map_, unfinished), out or run / "report.html"
     if table is not None:
         check_ids(model.graph_.node_ids, table)
-    other = None if with_ is None else (with_.name or with_.resolve().name, _load_run(with_, device, map_))
+    other = None
+    if with_ is not None:
+        other = with_.name or with_.resolve().name, _load_run(with_, device, map_, unfinished)
     own = None if columns is None else read_columns(columns, model.graph_.node_ids, id_column)
     for note in () if own is None else own.notes:
         say(f"note: {note}")
@@ -90,11 +93,11 @@ def report(
         open_page(path)
 
 
-def _load_run(run: Path, device: str, map_: str) -> H3GNN:
+def _load_run(run: Path, device: str, map_: str, unfinished: bool) -> H3GNN:
     from h3gnn.evaluation.projection import check_map
 
     check_map(map_, "--map")
-    return options.open_run(run, device)
+    return options.open_run(run, device, unfinished=unfinished)
 
 
 def plot(
@@ -110,6 +113,7 @@ def plot(
     ] = None,
     map_: MapOption = "tsne",
     seed: options.SeedOption = 0,
+    unfinished: options.UnfinishedOption = False,
     device: options.DeviceOption = "auto",
 ) -> None:
     """Draw a static figure of a run: map, training history, homophily, attention or accuracy.
@@ -122,7 +126,7 @@ def plot(
     if colour is not None and kind != "map":
         raise InputError(f"--colour is for maps; omit it with --kind {kind}", code="colour-without-map")
     options.check_output(out, *ENDINGS)
-    _draw(_load_run(run, device, map_), kind, out, colour, map_, seed)
+    _draw(_load_run(run, device, map_, unfinished), kind, out, colour, map_, seed)
     typer.echo(f"picture: {out}")
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -157,18 +158,24 @@ def _read(path: Path) -> Run:
     )
 
 
+Fitted = tuple[Mapping[str, Any], Graph | MappedGraph]
+"""The settings and the graph of a training."""
+
+
+def difference(there: Fitted, here: Fitted) -> str:
+    """Return the first difference between a stored training and one that is asked for; "" for none."""
+    if there[1].provenance.sha256 != here[1].provenance.sha256:
+        return "of another graph"
+    stored, asked = (json.loads(json.dumps(kept_for("run", one))) for one, _ in (there, here))  # plain values
+    different = (name for name, value in asked.items() if stored.get(name) != value)
+    return next((f"{name} is {stored.get(name)!r} there and {asked[name]!r} here" for name in different), "")
+
+
 def _check_same(out: Path, known: Run, run: Run) -> None:
-    here = json.loads(json.dumps(kept_for("run", run.params)))  # as it is read back: a tuple becomes a list
-    different = [
-        f"{name} is {known.params.get(name)!r} there and {value!r} here"
-        for name, value in here.items()
-        if known.params.get(name) != value
-    ]
-    if known.graph.provenance.sha256 != run.graph.provenance.sha256:
-        different.insert(0, "of another graph")
+    different = difference((known.params, known.graph), (run.params, run.graph))
     if different:
         raise InputError(
-            f"{out} holds an unfinished run ({different[0]}): resume it with `h3gnn fit --resume {out}`, or "
+            f"{out} holds an unfinished run ({different}): resume it with `h3gnn fit --resume {out}`, or "
             "choose another folder",
             code="other-run",
         )

@@ -55,6 +55,11 @@ class History:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
 
+    @property
+    def completed(self) -> int:
+        """Number of epochs that all models have completed."""
+        return int(np.isfinite(self.columns["loss"]).all(axis=1).sum()) if self.columns else 0
+
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         return self.columns[name]
 
@@ -227,6 +232,10 @@ def difficulty_quantiles(difficulty: Tensor) -> dict[str, Tensor]:
     ordered = difficulty.sort(dim=1).values
     last = ordered.shape[1] - 1
     return {f"difficulty_q{int(100 * q)}": ordered[:, round(q * last)] for q in QUANTILES}
+
+
+class UnfinishedWarning(UserWarning):
+    """A saved model was trained for fewer epochs than its settings say."""
 
 
 class CollapseWarning(UserWarning):
