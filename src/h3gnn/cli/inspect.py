@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from h3gnn.cli import options
 from h3gnn.cli.options import DataDirOption, File, Source, Text, argument, option, takes_graph
-from h3gnn.cli.output import echo_json, print_table
+from h3gnn.cli.output import echo_json, echo_written, print_table, say
+from h3gnn.errors import InputError
 
 if TYPE_CHECKING:
     from h3gnn.experiments.methods import Method
     from h3gnn.graphs.profile import GraphProfile
     from h3gnn.tables.plan import TablePlan
+    from h3gnn.tables.schema import Schema
 
 
 @takes_graph
@@ -23,13 +27,24 @@ def inspect(
     source: Source,
     as_json: options.JsonOption = False,
     plot: Annotated[File, option("Draw the profile into this file (.png, .svg, .pdf).")] = None,
+    write: Annotated[File, option("Write the schema of several tables into this file (.toml).")] = None,
 ) -> None:
     """Show size, degrees and homophily of a graph, and how the columns of its features are encoded.
 
     `h3gnn inspect --edges transactions.csv --features accounts.csv --columns zip=category`
+
+    Of several tables (a folder, an Excel workbook, SQLite, DuckDB, a PostgreSQL URL or a schema file), it
+    shows keys, links and times, and asks about possible ones: `h3gnn inspect shop.sqlite --write graph.toml`
     """
     from h3gnn.graphs.profile import profile
+    from h3gnn.tables.sources import is_source
 
+    if source.graph is not None and (is_source(source.graph) or source.graph.endswith(".toml")):
+        _inspect_tables(source.graph, write, as_json=as_json)
+        return
+    if write is not None:
+        message = "--write needs several tables: a folder, a workbook, a database or a URL"
+        raise InputError(message, code="option-needs-tables")
     loaded = source.load()
     measured = profile(loaded)
     if plot is not None:
@@ -44,6 +59,46 @@ def inspect(
         _print_plan(loaded.plan)
     if plot is not None:
         typer.echo(f"picture: {plot}")
+
+
+def _inspect_tables(given: str, write: Path | None, *, as_json: bool) -> None:
+    """Show the schema of several tables, inferred, or that of a schema file compared with its tables."""
+    from h3gnn.storage.atomic import write_atomically
+    from h3gnn.tables.schema import check_schema, infer_schema, read_schema
+    from h3gnn.tables.sources import open_source
+
+    if given.endswith(".toml"):
+        schema, place = read_schema(Path(given))
+        opened = open_source(place)
+        schema = check_schema(schema, opened)
+    else:
+        opened = open_source(given)
+        schema = infer_schema(opened)
+    if write is not None:
+        options.check_output(write, ".toml")
+        where = given if "://" in given else os.path.relpath(given, write.absolute().parent)
+        write_atomically(write, schema.to_toml(where).encode())
+    if as_json:
+        echo_json(schema.as_dict() | {"source": opened.name, "notes": opened.notes, "schema": write})
+        return
+    for note in opened.notes:
+        say(f"note: {note}")
+    _print_schema(schema)
+    echo_written(write)
+
+
+def _print_schema(schema: Schema) -> None:
+    for name, table in schema.tables.items():
+        parts = [f"{table.rows:,} rows", f"key {' + '.join(table.key)}" if table.key else "no key"]
+        parts += [f"time {table.time}"] * bool(table.time) + ["link table"] * schema.is_link_table(name)
+        typer.echo(f"{name}: {', '.join(parts)}")
+        for link in table.links:
+            share = f"{100 * link.share:.4g} % of its values are keys there"
+            typer.echo(f"  {' + '.join(link.columns)} -> {link.to} ({share})")
+    for question in schema.questions:
+        typer.echo(f"question: {question.table}: {question.text}")
+    if schema.questions:
+        typer.echo("Answer in a schema file: `h3gnn inspect SOURCE --write graph.toml`, then edit it.")
 
 
 def _print_profile(measured: GraphProfile) -> None:

@@ -11,15 +11,29 @@ ISO_DATE = re.compile(
     r"(?:[T ]+(\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?)\s*(Z|UTC|[+-]\d{2}:?\d{2})?)?"
 )
 DAY_MONTH_YEAR = re.compile(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?:[T ]+(\d{1,2}:\d{2}(?::\d{2})?))?")
+COMPACT = re.compile(r"(\d{2}|\d{4})(\d{2})(\d{2})(?: +(\d{1,2}:\d{2}(?::\d{2})?))?")
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+MONTH = r"([A-Za-z]{3})[A-Za-z]*\.?"
+CLOCK = r"(?:,? +(\d{1,2}:\d{2}(?::\d{2})?))?"
+MONTH_DAY_YEAR = re.compile(rf"{MONTH} +(\d{{1,2}}),? +(\d{{4}}){CLOCK}")
+DAY_NAMED_MONTH = re.compile(rf"(\d{{1,2}})[ -]+{MONTH}[ -]+(\d{{4}}){CLOCK}")
+CENTURY = 69
+"""Years of two digits below this one are those of 2000, the others those of 1900, as in POSIX."""
 SECONDS_PER_DAY = 86_400.0
 
 
 def date_form(texts: Collection[str]) -> str | None:
-    """Return how dates are written: "iso", "dmy", "mdy", "either" if ambiguous; None for no dates."""
+    """Return how dates are written: "iso", "dmy", "mdy", "either" if ambiguous; None for no dates.
+
+    "named" is Mar 25, 2015 or 25 Mar 2015, and "compact" 930705 or 20150325 with a time of day.
+    """
     if not texts:
         return None
-    if all(_parse_iso(one) is not None for one in texts):
-        return "iso"
+    for form in ("iso", "named"):
+        if all(parse_days(one, form) is not None for one in texts):
+            return form
+    if are_compact(texts) and all(":" in one for one in texts):
+        return "compact"
     parts = [DAY_MONTH_YEAR.fullmatch(one) for one in texts]
     if not all(parts):
         return None
@@ -30,14 +44,37 @@ def date_form(texts: Collection[str]) -> str | None:
     return "mdy" if second > 12 else "either"
 
 
+def are_compact(texts: Collection[str]) -> bool:
+    """Whether all texts are digits of year, month and day, with equally many for the year."""
+    if len({len(one.split(" ")[0]) for one in texts}) != 1:
+        return False
+    return all(parse_days(one, "compact") is not None for one in texts)
+
+
 def parse_days(text: str, form: str) -> float | None:
     """Return the days from 1970 to a date, in UTC; None if the text is no date."""
-    parts = None if form == "iso" else DAY_MONTH_YEAR.fullmatch(text)
-    if parts:
-        day, month = (parts[1], parts[3]) if form == "dmy" else (parts[3], parts[1])
-        text = f"{parts[4]}-{month}-{day}" + (f" {parts[5]}" if parts[5] else "")
-    moment = _parse_iso(text)
+    moment = _parse_iso(_as_iso(text, form) or text)
     return None if moment is None else moment.timestamp() / SECONDS_PER_DAY
+
+
+def _as_iso(text: str, form: str) -> str | None:
+    """Return a date of another form in ISO form; None if it does not have the form."""
+    if form == "compact" and (parts := COMPACT.fullmatch(text)):
+        year, month, day, clock = parts.groups()
+        if len(year) == 2:
+            year = ("20" if int(year) < CENTURY else "19") + year
+    elif form == "named" and (parts := MONTH_DAY_YEAR.fullmatch(text)):
+        month, day, year, clock = parts.groups()
+    elif form == "named" and (parts := DAY_NAMED_MONTH.fullmatch(text)):
+        day, month, year, clock = parts.groups()
+    elif form in ("dmy", "mdy") and (parts := DAY_MONTH_YEAR.fullmatch(text)):
+        first, _, second, year, clock = parts.groups()
+        day, month = (first, second) if form == "dmy" else (second, first)
+    else:
+        return None
+    if not month.isdecimal():
+        month = str(MONTHS.index(month.lower()) + 1) if month.lower() in MONTHS else "0"
+    return f"{year}-{month}-{day}" + (f" {clock}" if clock else "")
 
 
 def _parse_iso(text: str) -> datetime.datetime | None:

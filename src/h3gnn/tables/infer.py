@@ -23,14 +23,14 @@ import pandas as pd
 from h3gnn.errors import GraphError
 from h3gnn.graphs.ids import is_missing
 from h3gnn.resources import check_memory
-from h3gnn.tables.dates import ISO_DATE, SECONDS_PER_DAY, date_form, parse_days
+from h3gnn.tables.dates import ISO_DATE, SECONDS_PER_DAY, are_compact, date_form, parse_days
 from h3gnn.tables.numbers import POINT, Notation, find_notation, parse_number
-from h3gnn.tables.roles import INDEX_NAMES, is_class_name, is_id_name, is_question
+from h3gnn.tables.roles import INDEX_NAMES, is_class_name, is_id_name, is_question, words_in
 
 KINDS = ("number", "boolean", "category", "date", "list", "text", "identifier", "constant", "label")
 FORMS = {
     "number": ("plain", "grouped", "comma"),
-    "date": ("iso", "dmy", "mdy"),
+    "date": ("iso", "dmy", "mdy", "named", "compact"),
     "text": ("words", "characters"),
 }
 """Notations that can follow a kind and a colon: `opened=date:dmy`."""
@@ -402,6 +402,8 @@ def _infer_cells(name: str, cells: Cells) -> InferredType:
         return InferredType("identifier", "", doubt=doubt, remedy="leave the column out")
     if all(isinstance(one, datetime.date) for one in known):
         return InferredType("date", "dates", "iso")
+    if not cells.distinct_values:
+        return InferredType("constant", "no row has a value")
     return _infer_texts(name, cells)
 
 
@@ -421,23 +423,24 @@ def _infer_lists(name: str, known: list[Any]) -> InferredType:
 
 def _infer_texts(name: str, cells: Cells) -> InferredType:
     """Texts can be written numbers, dates or lists: the first type that fits all cells."""
-    if not cells.distinct_values:
-        return InferredType("constant", "no row has a value")
     words = {one.lower() for one in cells.distinct_values}
     if len(words) == 2 and words & TRUE and words & FALSE and not words <= {"0", "1"}:
         return InferredType("boolean", "two words for yes and no")
     codes = are_codes(cells.distinct)
+    if "date" in words_in(name) and are_compact(cells.distinct_values):
+        return InferredType("date", "its name says date: year, month and day in digits", "compact")
     notation = None if codes else find_notation(cells.distinct_values)
-    if notation is not None and notation.doubt:
-        return _ambiguous_numbers(name, notation)
     if notation is not None:
+        if notation.doubt:
+            return _ambiguous_numbers(name, notation)
         found = _infer_numbers(name, cells.decode("number", notation.form)[0])
         separators, _, unit = notation.form.partition(" ")
         written = {"plain": "", "grouped": ", written 1,200.5", "comma": ", written 3,14"}[separators]
         reason = found.reason + written + (f", in {unit}" if unit else "")
         return replace(found, reason=reason, form=notation.form if found.kind == "number" else "")
     if (form := date_form(cells.distinct_values)) is not None:
-        order = {"iso": "dates", "dmy": "dates, day first", "mdy": "dates, month first"}
+        order = {"iso": "dates", "dmy": "dates, day first", "mdy": "dates, month first", "named": "dates"}
+        order["compact"] = "dates, written yymmdd or yyyymmdd"
         return _ambiguous_dates(name) if form == "either" else InferredType("date", order[form], form)
     mostly = None if codes else _infer_mostly(name, cells)
     return mostly or _infer_written_lists(cells) or _infer_words(name, cells)

@@ -1,0 +1,211 @@
+"""Tables from folders, workbooks and databases, with the cells that people and programs write."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from h3gnn.tables.schema import infer_schema
+from h3gnn.tables.sources import FrameSource, hidden_password, is_source, open_source
+from tests.rejects import rejects
+
+PEOPLE = "id,name,note\n1,ann,\n2,bob,x\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "wanted"),
+    [
+        ("t.csv", PEOPLE, [["1", "ann", None], ["2", "bob", "x"]]),
+        ("t.csv", "id;name\n1;ann\n2;NULL\n", [["1", "ann"], ["2", None]]),
+        ("t.csv", "id,q\n1,\\N\n2,3\n", [["1", None], ["2", "3"]]),
+        ("t.csv", 'id,name\n1,"two\nlines"\n2,"a, b"\n', [["1", "two\nlines"], ["2", "a, b"]]),
+        ("t.csv", "id,name\n1,Pavlova, Ltd.\n2,Tokyo\n", [["1", "Pavlova, Ltd."], ["2", "Tokyo"]]),
+        ("t.dat", "1::It 2::5\n2::It::4\n3::R::4\n", [["1", "It 2", "5"], ["2", "It", "4"], ["3", "R", "4"]]),
+        ("t.tsv", "id\tx\n1\t2\n", [["1", "2"]]),
+        ("t.json", '[{"id": 1, "x": {"y": 2}}]', [[1, 2]]),
+        ("t.json", '{"0": [5, 7], "1": []}', [["0", [5, 7]], ["1", []]]),
+        ("t.jsonl", '{"id": 1}\n{"id": 2}\n', [[1], [2]]),
+        ("t.json", '{"a": {"x": 1}, "b": {"x": 2}}', [["a", 1], ["b", 2]]),
+    ],
+)  # fmt: skip
+def test_cells_of_files(tmp_path: Path, name: str, content: str, wanted: list[list[object]]) -> None:
+    (tmp_path / name).write_text(content, newline="")
+    frame = open_source(tmp_path).frame("t")
+    assert frame.astype(object).where(frame.notna(), None).to_numpy().tolist() == wanted
+
+
+def test_compressed_files_and_other_encodings_are_noted(tmp_path: Path) -> None:
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(PEOPLE.encode()))
+    (tmp_path / "b.csv").write_bytes("id,name\n1,José\n".encode("latin-1"))
+    (tmp_path / "picture.png").write_bytes(b"x")
+    source = open_source(tmp_path)
+    assert source.tables == ("a", "b")
+    assert source.frame("a").shape == (2, 3)
+    assert source.frame("b")["name"].tolist() == ["José"]
+    assert len(source.notes) == 2  # the picture, and Latin-1
+
+
+@pytest.mark.parametrize(
+    ("files", "code"),
+    [
+        ({"t.csv": "id,name\n1,a,b,c\n2,d\n"}, "file-damaged"),
+        ({"t.csv": "id,id\n1,2\n"}, "column-duplicate"),
+        ({"t.csv": ""}, "table-empty"),
+        ({"t.json": "5"}, "json-not-a-table"),
+        ({"t.json": "{"}, "file-damaged"),
+        ({"t.csv": PEOPLE, "t.tsv": PEOPLE}, "table-duplicate"),
+        ({}, "source-empty"),
+    ],
+)
+def test_files_that_are_no_tables(tmp_path: Path, files: dict[str, str], code: str) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    with rejects(code):
+        open_source(tmp_path).frame("t")
+
+
+def test_workbooks_have_a_table_per_sheet(tmp_path: Path) -> None:
+    path = tmp_path / "shop.xlsx"
+    with pd.ExcelWriter(path) as writer:
+        pd.DataFrame({"client_id": [1, 2]}).to_excel(writer, sheet_name="clients", index=False)
+        pd.DataFrame({"client_id": [2, 2, 1]}).to_excel(writer, sheet_name="orders", index=False)
+    assert infer_schema(path).tables["orders"].links[0].to == "clients"
+
+
+def test_duckdb_declares_keys_and_links(tmp_path: Path) -> None:
+    path = tmp_path / "shop.duckdb"
+    with duckdb.connect(str(path)) as database:
+        database.execute("CREATE TABLE client (nr INTEGER PRIMARY KEY)")
+        database.execute("CREATE TABLE loan (owner INTEGER REFERENCES client(nr), happened DATE)")
+        database.execute("INSERT INTO client VALUES (1), (2)")
+        database.execute("INSERT INTO loan VALUES (1, DATE '2020-01-02'), (NULL, NULL)")
+    schema = infer_schema(path)
+    assert schema.tables["client"].key == ("nr",)
+    assert schema.tables["loan"].links[0].columns == ("owner",)
+    assert schema.tables["loan"].time == "happened"
+
+
+def _relbench(folder: Path, *, manifest: bool) -> Path:
+    described: dict[str, dict[str, object]] = {
+        "drivers": {"pkey_col": "nr", "fkey_col_to_pkey_table": {}, "time_col": None},
+        "results": {"pkey_col": None, "fkey_col_to_pkey_table": {"who": "drivers"}, "time_col": "when"},
+    }
+    frames = {
+        "drivers": pd.DataFrame({"nr": [0, 1]}),
+        "results": pd.DataFrame({"who": [0, 1, 1], "when": pd.to_datetime(["2020-01-01"] * 3)}),
+    }
+    for name, frame in frames.items():
+        table = pa.Table.from_pandas(frame)
+        if not manifest:
+            table = table.replace_schema_metadata(
+                {key: json.dumps(one) for key, one in described[name].items()}
+            )
+        pq.write_table(table, folder / f"{name}.parquet")
+    if manifest:
+        (folder / "manifest.yaml").write_text(json.dumps({"tables": described}))  # JSON is YAML
+    return folder
+
+
+@pytest.mark.parametrize("manifest", [True, False])
+def test_relbench_folders(tmp_path: Path, manifest: bool) -> None:
+    schema = infer_schema(_relbench(tmp_path, manifest=manifest))
+    assert schema.tables["drivers"].key == ("nr",)
+    assert [(one.columns, one.to) for one in schema.tables["results"].links] == [(("who",), "drivers")]
+    assert schema.tables["results"].time == "when"
+
+
+def test_frames_of_other_libraries_and_named_indexes() -> None:
+    frame = pd.DataFrame({"x": [1]}, index=pd.Index([7], name="id"))
+    source = FrameSource({"a": frame, "b": pa.table({"y": [2]})})
+    assert source.frame("a").to_dict("list") == {"id": [7], "x": [1]}
+    assert source.frame("b").to_dict("list") == {"y": [2]}
+
+
+def test_what_is_a_source(tmp_path: Path) -> None:
+    assert not is_source(tmp_path)
+    (tmp_path / "a.csv").write_text(PEOPLE)
+    assert is_source(tmp_path)
+    assert is_source("postgresql://me:secret@host/db")
+    assert not is_source("cora")
+    assert hidden_password("postgresql://me:secret@host/db") == "postgresql://me@host/db"
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server that runs for these tests."""
+    found = [*sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")), *_on_path("initdb")]
+    if not found:
+        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    folder, tools = tmp_path_factory.mktemp("postgres"), found[-1].parent
+    as_user = []
+    if os.getuid() == 0:  # the server refuses to run as root
+        if shutil.which("runuser") is None or not _has_user("postgres"):
+            pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
+        as_user = ["runuser", "-u", "postgres", "--"]
+        shutil.chown(folder, "postgres")
+        for parent in folder.parents[:3]:
+            parent.chmod(0o755)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    data = str(folder / "data")
+    _quietly(*as_user, tools / "initdb", "-D", data, "-U", "tester", "-A", "trust")
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
+    control = [*as_user, tools / "pg_ctl", "-D", data]
+    _quietly(*control, "-w", "-l", folder / "log", "-o", options, "start")
+    yield f"postgresql://tester@127.0.0.1:{port}/postgres"
+    _quietly(*control, "-m", "immediate", "stop")
+
+
+def _has_user(name: str) -> bool:
+    return subprocess.run(["id", name], check=False, capture_output=True).returncode == 0
+
+
+def _quietly(*command: object) -> None:
+    subprocess.run([str(one) for one in command], check=True, capture_output=True, cwd="/")
+
+
+def _on_path(program: str) -> list[Path]:
+    found = shutil.which(program)
+    return [Path(found)] if found else []
+
+
+def test_postgresql_declares_keys_and_links(postgres: str) -> None:
+    import psycopg
+
+    with psycopg.connect(postgres) as connection:
+        connection.execute("CREATE TABLE client (nr INTEGER PRIMARY KEY, name TEXT)")
+        connection.execute(
+            'CREATE TABLE "Loan Book" (nr INT, part INT, owner INT REFERENCES client, at TIMESTAMP, '
+            "amount NUMERIC, PRIMARY KEY (nr, part))"
+        )
+        connection.execute("INSERT INTO client VALUES (1, 'ann'), (2, NULL)")
+        connection.execute(
+            """INSERT INTO "Loan Book" VALUES (1, 1, 2, '2020-01-02', 9.5), (1, 2, NULL, NULL, NULL)"""
+        )
+    source = open_source(postgres)
+    frame = source.frame("Loan Book")
+    assert frame["owner"].tolist()[0] == 2
+    assert float(frame["amount"][0]) == 9.5
+    schema = infer_schema(source)
+    loans = schema.tables["Loan Book"]
+    assert (loans.key, loans.time) == (("nr", "part"), "at")
+    assert [(one.columns, one.to) for one in loans.links] == [(("owner",), "client")]
+
+
+def test_an_unreachable_server_is_one_sentence_without_the_password() -> None:
+    with rejects("database-error") as caught:
+        open_source("postgresql://me:secret@127.0.0.1:1/db")
+    assert "secret" not in caught.message
