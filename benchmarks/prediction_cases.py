@@ -132,8 +132,8 @@ def _new_accounts(data: Path, folder: Path, quick: bool) -> Problem:
         tables / "all-transactions.csv", features=tables / "all-accounts.csv", label_column="is_fraud"
     )
     joined = len(pd.read_csv(tables / "new-accounts.csv"))
-    new = tables / "new-accounts.csv", tables / "new-transactions.csv"
-    return replace(_with_truth(graph, tables / "truth.csv"), joined=joined, new=new)
+    files = tables / "new-accounts.csv", tables / "new-transactions.csv"
+    return replace(_with_truth(graph, tables / "truth.csv"), joined=joined, new=files)
 
 
 def _words(folder: Path, stem: str, ids: str, label: str) -> Problem:

@@ -69,9 +69,8 @@ class Table:
         size = self.graph.num_nodes
         weight = np.ones(len(rows.cols)) if rows.weight is None else rows.weight
         links = normalize(sp.csr_array((weight, rows.cols, rows.crow), shape=(size, size)), norm="l1")
-        joined = sp.hstack if sp.issparse(self.features) else np.hstack
-        both = joined([self.features, links @ self.features])
-        return both.tocsr() if sp.issparse(both) else both
+        both: list[Any] = [self.features, links @ self.features]
+        return sp.csr_array(sp.hstack(both)) if sp.issparse(self.features) else np.hstack(both)
 
 
 def folds_of(known: Target) -> list[tuple[Integers, Integers]]:
@@ -158,7 +157,7 @@ def propagated(table: Table, nodes: Integers, known: Target) -> Floats:
     head = PropagationHead(
         step, size, np.arange(size), Target(spread, known.classes), restart=best(RESTARTS, loss)
     )
-    return head.held_out([nodes], [np.arange(size)])[0][0]
+    return np.asarray(head.held_out([nodes], [np.arange(size)])[0][0])
 
 
 def corrected(table: Table, nodes: Integers, known: Target) -> Floats:
@@ -175,7 +174,7 @@ def corrected(table: Table, nodes: Integers, known: Target) -> Floats:
         rest = np.zeros(len(base))
         rest[nodes[train]] = own - base[nodes[train], 0]
         head = PropagationHead(step, len(base), np.arange(len(base)), Target(rest, 0), restart=restart)
-        return base + head.held_out([nodes[train]], [np.arange(len(base))])[0][0]
+        return np.asarray(base + head.held_out([nodes[train]], [np.arange(len(base))])[0][0])
 
     held = [
         (train, hidden, linear(table.features, nodes[train], known.of(train)))
