@@ -387,8 +387,9 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         Args:
             X: features of the new nodes only: a DataFrame indexed by node id; or an array, whose rows get
                 positions after the fitted nodes.
-            edges: DataFrame of source, target and optionally weight, by ids; or `[2, edges]` positions. A
-                model of a table needs none: new rows are connected to their nearest neighbours.
+            edges: DataFrame of source, target and optionally weight, by ids; or `[2, edges]` positions. Edges
+                from several fitted files are a dict, `{"calls": table}`. They are scaled and merged as those
+                of the fit. A model of a table needs none: new rows are connected to their nearest neighbours.
             refresh: embed all nodes again in the extended graph, with edges between fitted nodes.
         """
         self._check_in_memory()
@@ -403,16 +404,16 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         table = align_columns(self.graph_, table)
         if edges is None and self.is_table_:
             edges = fitted.nearest_edges(self.scaler_(table.features).to_dense()).edge_index.numpy()
-        graph, edge_index, edge_weight, notes = add_nodes(self.graph_, table, edges, between_known=refresh)
+        graph, edge_index, edge_weight, repairs = add_nodes(self.graph_, table, edges, between_known=refresh)
         known, new = self.graph_.num_nodes, table.num_nodes
         if refresh:
-            return Extension(self.transform(graph), graph.node_ids, graph, True, new, notes)
+            return Extension(self.transform(graph), graph.node_ids, graph, True, new, repairs)
         weight = self.graph_.edge_weight
         loop = 1.0 if weight is None else float(weight[self.graph_.edge_index.diff(dim=0)[0] != 0].mean())
         rows = self.scaler_(graph.feature_reader(FeatureScaler("none"))(torch.arange(known, known + new)))
         joining = NewEdges(edge_index, edge_weight, known, new, loop)
         embedding = fitted.embed_new(rows, joining, self.embedding_)
-        return Extension(embedding, graph.node_ids[known:], graph, False, new, notes)
+        return Extension(embedding, graph.node_ids[known:], graph, False, new, repairs)
 
     def similar(self, nodes: Any, k: int = 10, *, among: Any = None) -> pd.DataFrame:
         """Return the nodes most similar to the given ones, with explanations; see `similar_nodes`.

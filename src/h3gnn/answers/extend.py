@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
 from torch import Tensor
 
+from h3gnn.answers.new_edges import NewEdgeTable, join_new_edges, read_new_edges, tables_of
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.edge_plan import EdgeColumns, EdgeRules
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.ids import as_ids, find_ids, one_kind, quoted
+from h3gnn.graphs.ids import find_ids, one_kind, quoted
+from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.scaling import csr_features
-from h3gnn.tables.edges import EdgeRules, apply_rules, open_edges, read_rows
+from h3gnn.tables.edges import EdgeRows
 from h3gnn.tables.features import FeatureOptions, read_features
-from h3gnn.tables.roles import infer_ends
+from h3gnn.tables.frames import is_table
 
 Ids = npt.NDArray[Any]
 Integers = npt.NDArray[np.int64]
@@ -36,7 +39,7 @@ class Extension:
         graph: the extended graph.
         refreshed: whether the rows include the fitted nodes.
         new: the number of new nodes, which are the last rows.
-        notes: warnings.
+        repairs: changes made to the new tables, and how they differ from the fitted ones.
     """
 
     embedding: npt.NDArray[np.float32]
@@ -44,45 +47,47 @@ class Extension:
     graph: Graph
     refreshed: bool
     new: int
-    notes: tuple[str, ...] = ()
+    repairs: tuple[Repair, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The repairs as text."""
+        return tuple(repair.message for repair in self.repairs)
 
 
 def read_new_nodes(
-    graph: Graph, features: Path, edges: Path | None, reading: dict[str, Any]
+    graph: Graph, features: Path, edges: Sequence[tuple[str | None, Path]], reading: dict[str, Any]
 ) -> tuple[Graph, Any]:
-    """Read new nodes from files by the plan of the fitted graph; `reading` are options of `read_graph`."""
+    """Read new nodes from files by the plans of the fitted graph.
+
+    Args:
+        graph: the fitted graph.
+        features: the file of the new nodes.
+        edges: files of their edges, and the fitted table that each continues, if the user names it.
+        reading: options of `read_graph`.
+    """
     style = {name: reading.get(name) for name in ("header", "delimiter")}
     kinds, chosen = reading.get("columns") or {}, reading.get("feature_columns")
     options = FeatureOptions(reading.get("id_column"), chosen, style, kinds, plan=graph.plan)
     file = read_features([features], options)
     ids, none = file.ids if file.named else None, np.empty((2, 0), dtype=np.int64)
-    table = check_graph(file.values, none, node_ids=ids, feature_names=file.names, repairs=file.repairs)
-    return replace(table, plan=file.plan), None if edges is None else _read_edges(edges, reading, style)
-
-
-def _read_edges(path: Path, reading: dict[str, Any], style: dict[str, Any]) -> pd.DataFrame:
-    """Read edges by node ids, and merge duplicates as in the fitted graph."""
-    source, target, weight = (reading.get(f"{name}_column") for name in ("source", "target", "weight"))
-    rules = EdgeRules(
-        weights=reading.get("weights") or "error", repeated=reading.get("repeated") or EdgeRules.repeated
+    table = check_graph(
+        file.values, none, node_ids=ids, feature_names=file.names, kind="files", repairs=file.repairs
     )
-    opened = open_edges(path, source, target, weight, style)
-    block = read_rows(opened, None, None, rules)
-    ends, names = pd.factorize(one_kind([np.concatenate(block.ids)]))
-    merged = apply_rules(ends.reshape(2, -1).astype(np.int64), block.weight, rules, opened.table)
-    joined = pd.DataFrame({"source": names[merged.index[0]], "target": names[merged.index[1]]})
-    return joined if merged.weight is None else joined.assign(weight=merged.weight)
+    tables = [read_new_edges(graph.edge_plan, path, name, reading, style) for name, path in edges]
+    return replace(table, plan=file.plan), tables or None
 
 
 def add_nodes(
     graph: Graph, table: Graph, edges: Any, *, between_known: bool = False
-) -> tuple[Graph, Tensor, Tensor | None, tuple[str, ...]]:
-    """Return a graph with new nodes after its own, the new edges, their weights, and warnings.
+) -> tuple[Graph, Tensor, Tensor | None, tuple[Repair, ...]]:
+    """Return a graph with new nodes after its own, the new edges, their weights, and notes.
 
     Args:
         graph: the fitted graph.
         table: the new nodes without edges; without ids, they are numbered after the fitted nodes.
-        edges: DataFrame of source, target and optionally weight, by ids; or `[2, edges]` positions.
+        edges: DataFrame of source, target and optionally weight, by ids, or several by the name of the fitted
+            table that they continue; or `[2, edges]` positions.
         between_known: also accept edges between two fitted nodes.
     """
     if graph.provenance.structural:
@@ -92,16 +97,19 @@ def add_nodes(
             code="extend-structural",
         )
     ids = _ids_after(graph, table)
-    ends, weight = _edges(edges, ids, graph)
+    ends, weight, repairs = _edges(graph, ids, edges)
     if not between_known:
         _check_ends(ends, ids, graph.num_nodes)
-    ends, weight = _both_ways(graph, ends, weight)
     isolated = table.num_nodes - np.unique(ends[ends >= graph.num_nodes]).size
-    notes = tuple(repair.message for repair in table.provenance.repairs)
+    repairs = (*table.provenance.repairs, *repairs)
     if isolated:
-        notes = (*notes, f"{isolated:,} new node(s) have no edges: only their features are used")
+        message = f"{isolated:,} new node(s) have no edges: only their features are used"
+        repairs = (*repairs, Repair("new-nodes-without-edges", message, isolated))
+    if graph.edge_plan is None and graph.provenance.kind == "files" and table.provenance.kind == "files":
+        message = "the model does not record how its edges were read: duplicate edges are merged by their sum"
+        repairs = (*repairs, Repair("edge-plan-missing", message))
     weights = None if weight is None else torch.from_numpy(weight.astype(np.float32))
-    return _join(graph, table.features, ids, ends, weight), torch.from_numpy(ends), weights, notes
+    return _join(graph, table.features, ids, ends, weight), torch.from_numpy(ends), weights, repairs
 
 
 def rows_below(upper: Tensor, lower: Tensor) -> Tensor:
@@ -135,40 +143,20 @@ def _ids_after(graph: Graph, table: Graph) -> Ids:
     return one_kind([graph.node_ids, table.node_ids])
 
 
-def _edges(edges: Any, ids: Ids, graph: Graph) -> tuple[Integers, Weights | None]:
-    """Return the endpoints of the new edges as positions, and their weights."""
+def _edges(
+    graph: Graph, ids: Ids, edges: Any
+) -> tuple[Integers, npt.NDArray[np.float64] | None, tuple[Repair, ...]]:
+    """Return the new edges by position, their weights, and the repairs."""
     if edges is None:
         raise GraphError("new nodes need edges to the graph, by node ids", code="new-edges-missing")
-    ends, weight = (_named_edges if hasattr(edges, "columns") else _numbered_edges)(edges, ids)
-    if (weight is None) != (graph.edge_weight is None):
-        fitted, new = ("no weights", "weights") if weight is not None else ("weights", "no weights")
-        raise GraphError(
-            f"the fitted edges have {fitted} and the new ones have {new}; give both or neither weights "
-            "(with --weight-column or --repeated count as in the fit)",
-            code="new-edge-weights",
-        )
-    if weight is not None and not (valid := np.isfinite(weight) & (weight > 0)).all():
-        row = int(np.flatnonzero(~valid)[0])
-        raise GraphError(
-            f"new edges, row {row}: the weight {weight[row]:g} is not positive",
-            code="edge-weight-not-positive",
-        )
-    return ends, weight
+    if not (is_table(edges) or isinstance(edges, Mapping | list)):
+        positions = EdgeRows([*_numbered_edges(edges, ids)], None)
+        edges = [NewEdgeTable(positions, EdgeRules(), EdgeColumns("", "", ""), "new edges", str)]
+        return join_new_edges(replace(graph, edge_plan=None), np.arange(ids.size), edges)
+    return join_new_edges(graph, ids, tables_of(edges, graph.edge_plan))
 
 
-def _named_edges(edges: pd.DataFrame, ids: Ids) -> tuple[Integers, Weights | None]:
-    if edges.shape[1] not in (2, 3):
-        raise GraphError(
-            "new edges need two columns (source, target), or three with the weight", code="edge-columns"
-        )
-    *sides, _ = infer_ends([str(name) for name in edges.columns], "the new edges")
-    ends = np.stack([_positions(edges.iloc[:, side], ids, edges.columns[side]) for side in sides])
-    if edges.shape[1] == 2:
-        return ends, None
-    return ends, edges.iloc[:, 3 - sum(sides)].to_numpy(dtype=np.float64)  # the third column
-
-
-def _numbered_edges(edges: Any, ids: Ids) -> tuple[Integers, None]:
+def _numbered_edges(edges: Any, ids: Ids) -> Integers:
     ends = np.asarray(edges)
     if ends.ndim != 2 or ends.shape[0] != 2 or (ends.size and ends.dtype.kind not in "iu"):
         raise GraphError(
@@ -176,20 +164,7 @@ def _numbered_edges(edges: Any, ids: Ids) -> tuple[Integers, None]:
         )
     if ends.size and not (ends.min() >= 0 and ends.max() < ids.size):
         raise GraphError(f"a new edge has an endpoint outside 0 to {ids.size - 1}", code="edge-out-of-range")
-    return ends.astype(np.int64), None
-
-
-def _positions(column: Any, ids: Ids, name: Any) -> Integers:
-    wanted = as_ids(column, f"the column {name!r} of the new edges")
-    found = find_ids(wanted, ids)
-    unknown = np.flatnonzero(found < 0)
-    if unknown.size:
-        raise GraphError(
-            f"new edges, row {int(unknown[0])}: node {quoted(wanted[unknown[0]])} is neither in the fitted "
-            f"graph nor among the new nodes ({unknown.size} such in this column)",
-            code="unknown-node",
-        )
-    return found
+    return ends.astype(np.int64)
 
 
 def _check_ends(ends: Integers, ids: Ids, known: int) -> None:
@@ -201,18 +176,6 @@ def _check_ends(ends: Integers, ids: Ids, known: int) -> None:
             "edges), which keep their embeddings; remove these edges, or refresh (--refresh)",
             code="edge-between-fitted",
         )
-
-
-def _both_ways(graph: Graph, ends: Integers, weight: Weights | None) -> tuple[Integers, Weights | None]:
-    """Add the reverse of each new edge if the fitted graph is symmetric."""
-    size = int(ends.max(initial=0)) + graph.num_nodes + 1
-    fitted = graph.edge_index.numpy()
-    keys = fitted[0] * size + fitted[1]
-    if not np.isin(fitted[1] * size + fitted[0], keys).all():
-        return ends, weight
-    missing = ~np.isin(ends[1] * size + ends[0], ends[0] * size + ends[1])
-    both = np.concatenate([ends, ends[::-1, missing]], axis=1)
-    return both, None if weight is None else np.concatenate([weight, weight[missing]])
 
 
 def _join(graph: Graph, features: Tensor, ids: Ids, ends: Integers, weight: Weights | None) -> Graph:
@@ -241,4 +204,4 @@ def _join(graph: Graph, features: Tensor, ids: Ids, ends: Integers, weight: Weig
         source=f"{graph.provenance.source} with {new:,} new nodes",
         repairs=graph.provenance.repairs,
     )
-    return replace(extended, plan=graph.plan)
+    return replace(extended, plan=graph.plan, edge_plan=graph.edge_plan)

@@ -349,7 +349,14 @@ NEW = "New nodes"
 NewFeaturesOption = Annotated[
     File, option("New nodes: ids and features, with the columns of the fit.", panel=NEW)
 ]
-NewEdgesOption = Annotated[File, option("Edges of the new nodes, by id: CSV, TSV or Parquet.", panel=NEW)]
+NewEdgesOption = Annotated[
+    list[str] | None,
+    option(
+        "Edges of the new nodes, by id: CSV, TSV or Parquet; may be repeated. `calls=FILE` names the fitted "
+        "table that they continue.",
+        panel=NEW,
+    ),
+]
 
 
 def open_run(run: Path, device: str, *, unfinished: bool = False, in_files: bool = False) -> H3GNN:
@@ -387,16 +394,28 @@ def open_run(run: Path, device: str, *, unfinished: bool = False, in_files: bool
 
 
 def extend_run(
-    model: H3GNN, features: Path | None, edges: Path | None, reading: dict[str, Any], *, refresh: bool = False
+    model: H3GNN,
+    features: Path | None,
+    edges: list[str] | None,
+    reading: dict[str, Any],
+    *,
+    refresh: bool = False,
 ) -> Extension:
-    """Read new nodes from files and embed them."""
+    """Read new nodes from files and embed them; report how they differ from the fitted tables."""
     from h3gnn.answers.extend import read_new_nodes
 
     if features is None:
         raise InputError("--new-edges needs --new-features", code="new-nodes-incomplete")
-    if edges is None and not model.is_table_:
+    if not edges and not model.is_table_:
         raise InputError("--new-features needs --new-edges", code="new-nodes-incomplete")
-    extension = model.extend(*read_new_nodes(model.graph_, features, edges, reading), refresh=refresh)
+    files = [_table_and_file(text) for text in edges or ()]
+    extension = model.extend(*read_new_nodes(model.graph_, features, files, reading), refresh=refresh)
     for note in extension.notes:
         say(f"note: {note}")
     return extension
+
+
+def _table_and_file(text: str) -> tuple[str | None, Path]:
+    """Parse `calls=today.csv`, or the name of a file alone."""
+    table, equals, file = text.partition("=")
+    return (table, Path(file)) if equals and not Path(text).exists() else (None, Path(text))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError
+from h3gnn.graphs.edge_plan import EdgePlan
 from h3gnn.graphs.provenance import Provenance, Repair
 from h3gnn.graphs.scaling import FeatureScaler, csr_features, fit_scaler
 from h3gnn.resources import check_memory
@@ -86,6 +87,7 @@ class GraphLike(ABC):
     node_ids: Any
     has_ids: bool
     plan: TablePlan | None
+    edge_plan: EdgePlan | None
     feature_names: tuple[str, ...]
 
     @property
@@ -167,6 +169,7 @@ class Graph(GraphLike):
         node_ids: int64 or object (str) `[nodes]`; the position where the user gave no ids.
         has_ids: whether the user named the nodes.
         plan: how the columns of a table became the features; None where there was no table.
+        edge_plan: how tables of edges were read; None where there were none.
         feature_names: one name per column of features, or none where the user gave none.
     """
 
@@ -184,6 +187,7 @@ class Graph(GraphLike):
     node_ids: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     has_ids: bool = False
     plan: TablePlan | None = None
+    edge_plan: EdgePlan | None = None
     feature_names: tuple[str, ...] = ()
 
     @property

@@ -143,6 +143,7 @@ class MappedGraph(GraphLike):
     feature_names: tuple[str, ...] = ()
     unlabelled: str = ""
     plan: None = None
+    edge_plan: None = None
 
     @property
     def num_edges(self) -> int:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import ModelFolderError
+from h3gnn.graphs.edge_plan import STORED_EDGES, EdgePlan
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.provenance import STORED_PROVENANCE, Provenance
 from h3gnn.graphs.scaling import csr_features
@@ -97,7 +98,7 @@ MASKS = ("train_mask", "val_mask", "test_mask")
 OPTIONAL = ("edge_weight", "labels", "targets", *MASKS)
 GRAPH_DESCRIPTION = Record(
     {"provenance": STORED_PROVENANCE, "class_names": ListOf(Text())},
-    {"feature_names": ListOf(Text()), "target_name": Text(), "plan": PLAN},
+    {"feature_names": ListOf(Text()), "target_name": Text(), "plan": PLAN, "edge_plan": STORED_EDGES},
 )
 """Schema of the description of a graph."""
 MAPPED = {"mapped": Spec(torch.uint8, ("path",))}
@@ -123,7 +124,8 @@ def graph_description(graph: Graph | MappedGraph) -> dict[str, Any]:
     words = {"provenance": graph.provenance.as_dict(), "class_names": list(graph.class_names)}
     words |= {"feature_names": list(graph.feature_names)}
     words |= {"target_name": graph.target_name} if graph.target_name else {}
-    return words if graph.plan is None else {**words, "plan": graph.plan.as_dict()}
+    plans = {"plan": graph.plan, "edge_plan": graph.edge_plan}
+    return words | {name: plan.as_dict() for name, plan in plans.items() if plan is not None}
 
 
 def graph_tensors(graph: Graph | MappedGraph) -> dict[str, Tensor]:
@@ -163,6 +165,7 @@ def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) 
     if columns and len(columns) != features.shape[1]:
         raise FieldError("feature_names", f"has {len(columns)} names for {features.shape[1]} features")
     _check_parts(tensors, nodes, len(names))
+    edges = description.get("edge_plan")
     has_ids = "node_ids" in tensors
     return Graph(
         features=features,
@@ -176,6 +179,7 @@ def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) 
         else np.arange(nodes, dtype=np.int64),
         has_ids=has_ids,
         plan=plan,
+        edge_plan=None if edges is None else EdgePlan.from_dict(edges),
         **{name: tensors.get(name) for name in OPTIONAL},
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,45 +11,20 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from h3gnn.errors import GraphError, check_choice
+from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import valid_weights
+from h3gnn.graphs.edge_plan import EdgeColumns, EdgePlan, EdgeRules
 from h3gnn.graphs.ids import NodeIndex, as_text, one_kind
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.reader import FEW_ROWS, Table, joined_place, open_table
 from h3gnn.tables.roles import ROW_WORDS, WEIGHT_NAMES, Column, infer_ends, pick_column, words_in
 
-UNKNOWN = ("error", "drop", "add")
-WEIGHTS = ("error", "drop", "absolute")
-REPEATED = ("sum", "count", "mean", "max", "first", "last", "error")
 FIX_COLUMN = "correct the cell, or name another column (--weight-column)"
 FIX_WEIGHT = "--weights drop leaves such edges out, absolute uses absolute values"
 
 Ids = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float64] | None
-
-
-@dataclass(frozen=True)
-class EdgeRules:
-    """How invalid and duplicate edges are handled.
-
-    Attributes:
-        unknown_nodes: an edge or label of a node without features is an "error", is left out ("drop"), or
-            its node is added, with all features missing ("add").
-        weights: a negative, zero or missing weight is an "error", the edge is left out ("drop"), or its
-            absolute value is used ("absolute"; edges with zero and missing ones are then left out).
-        repeated: duplicate edges become one with the "sum" of their weights (without weights it is one
-            edge), their "count", "mean", "max", the "first" or "last" in the file, or are an "error".
-    """
-
-    unknown_nodes: str = "error"
-    weights: str = "error"
-    repeated: str = "sum"
-
-    def __post_init__(self) -> None:
-        check_choice("unknown_nodes", self.unknown_nodes, UNKNOWN)
-        check_choice("weights", self.weights, WEIGHTS)
-        check_choice("repeated", self.repeated, REPEATED)
 
 
 @dataclass(frozen=True)
@@ -61,6 +36,12 @@ class EdgeTable:
     weight: tuple[int, ...]  # the column of the weights, or none
     repairs: tuple[Repair, ...]  # unused columns, and the assumed direction
     guessed: bool = False  # whether the ends follow from the order of the columns alone
+
+    @property
+    def columns(self) -> EdgeColumns:
+        """The names of the table and of its columns."""
+        names = [self.table.names[at] for at in (*self.ends, *self.weight)]
+        return EdgeColumns.of(self.table.path.stem, names)
 
 
 @dataclass(frozen=True)
@@ -79,6 +60,7 @@ class Edges:
     weight: Weights
     place: Callable[[int], str]
     repairs: list[Repair]
+    plan: EdgePlan = field(default_factory=EdgePlan)
 
 
 def open_edges(
@@ -159,41 +141,47 @@ def _check_guess(edges: EdgeTable, ids: list[Ids]) -> None:
 
 
 def join_edges(
-    tables: Sequence[EdgeTable],
-    rows: Sequence[EdgeRows],
-    nodes: NodeIndex,
-    rules: EdgeRules,
-    *,
-    undirected: bool,
+    tables: Sequence[EdgeTable], rows: Sequence[EdgeRows], nodes: NodeIndex, rules: EdgeRules
 ) -> Edges:
     """Apply the rules to each table; of several, each has a mean weight of 1."""
     parts = []
     for table, block in zip(tables, rows, strict=True):
         index = np.stack([nodes.find(end) for end in block.ids])
-        part = apply_rules(index, block.weight, rules, table.table, undirected=undirected)
-        parts.append(Edges(part.index, part.weight, part.place, [*table.repairs, *part.repairs]))
+        part = apply_rules(index, block.weight, rules, table.table.path.name, table.table.place)
+        parts.append(replace(part, repairs=[*table.repairs, *part.repairs]))
+    columns = _distinct_names([one.columns for one in tables])
     if len(parts) == 1:
-        return parts[0]
-    weights = []
-    for part in parts:
-        heavy = np.ones(part.index.shape[1]) if part.weight is None else part.weight
-        weights.append(heavy / heavy.mean() if heavy.size else heavy)
+        return replace(parts[0], plan=EdgePlan(rules, columns))
+    weights = [np.ones(part.index.shape[1]) if part.weight is None else part.weight for part in parts]
+    scales = [float(heavy.mean()) if heavy.size else 1.0 for heavy in weights]
     names = " and ".join(one.table.path.name for one in tables)
     message = f"the edges of {names} are one graph: each table's weights have a mean of 1, and are added"
     joined = Repair("edge-tables-joined", message, len(tables))
+    scaled = tuple(replace(one, scale=scale) for one, scale in zip(columns, scales, strict=True))
     return Edges(
         np.concatenate([part.index for part in parts], axis=1),
-        np.concatenate(weights),
+        np.concatenate([heavy / scale for heavy, scale in zip(weights, scales, strict=True)]),
         joined_place([part.place for part in parts], [part.index.shape[1] for part in parts]),
         [*(repair for part in parts for repair in part.repairs), joined],
+        EdgePlan(rules, scaled),
+    )
+
+
+def _distinct_names(columns: Sequence[EdgeColumns]) -> tuple[EdgeColumns, ...]:
+    """Number the tables that have the name of an earlier one."""
+    names = [one.table for one in columns]
+    again = [names[:at].count(name) for at, name in enumerate(names)]
+    return tuple(
+        replace(one, table=f"{one.table}-{count + 1}") if count else one
+        for one, count in zip(columns, again, strict=True)
     )
 
 
 def apply_rules(
-    index: Index, weight: Weights, rules: EdgeRules, table: Table, *, undirected: bool = False
+    index: Index, weight: Weights, rules: EdgeRules, name: str, place: Callable[[int], str]
 ) -> Edges:
-    """Apply the rules to edges by position, -1 for unknown nodes, and add the opposite edges if asked."""
-    name, repairs, rows = table.path.name, list[Repair](), np.arange(index.shape[1])
+    """Apply the rules to edges by position, -1 for unknown nodes; `name` and `place` are of the table."""
+    repairs, rows = list[Repair](), np.arange(index.shape[1])
     keep = (index >= 0).all(axis=0)
     if count := int((~keep).sum()):
         message = f"{name}: {count:,} edge(s) of unknown nodes left out"
@@ -210,14 +198,14 @@ def apply_rules(
             repairs.append(Repair("weights-not-positive", message, count))
         keep = keep & valid
     index, rows, weight = index[:, keep], rows[keep], None if weight is None else weight[keep]
-    if undirected:
+    if rules.undirected:
         between = index[0] != index[1]  # a self-loop is its own opposite
         index = np.concatenate([index, index[::-1, between]], axis=1)
         weight = None if weight is None else np.concatenate([weight, weight[between]])
         rows = np.concatenate([rows, rows[between]])
     index, weight, first = _merge_repeated(index, weight, rules, name, repairs)
     rows = rows if first is None else rows[first]
-    return Edges(index, weight, lambda at: table.place(int(rows[at])), repairs)
+    return Edges(index, weight, lambda at: place(int(rows[at])), repairs)
 
 
 def _merge_repeated(
@@ -241,7 +229,7 @@ def _merge_repeated(
         counted = "are counted once; --repeated count weights them"
         message = f"{name}: repeated edges {counted if weight is None else 'have their weights added'}"
         repairs.append(Repair("repeated-edges", message, again))
-        return index, weight, None
+        return (pairs, None, first) if weight is None else (index, weight, None)
     group = group.ravel()
     if how == "count" or weight is None:
         merged = count.astype(np.float64)

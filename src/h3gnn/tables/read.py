@@ -14,12 +14,13 @@ import pandas as pd
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import SPLIT_NAMES, split_masks
+from h3gnn.graphs.edge_plan import EdgeRules
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import NodeIndex, one_kind, quoted
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.structural import build_graph
 from h3gnn.graphs.targets import AUTO
-from h3gnn.tables.edges import EdgeRows, EdgeRules, EdgeTable, join_edges, open_edges, read_rows, unknown_ids
+from h3gnn.tables.edges import EdgeRows, EdgeTable, join_edges, open_edges, read_rows, unknown_ids
 from h3gnn.tables.features import FeatureFile, FeatureOptions, read_features
 from h3gnn.tables.labels import LabelColumn, read_labels
 from h3gnn.tables.plan import TablePlan
@@ -235,7 +236,7 @@ def read_graph(
         GraphError: with file, line and column; several problems of a file are listed together.
     """
     style: dict[str, Any] = {"header": header, "delimiter": delimiter}
-    rules = EdgeRules(unknown_nodes, weights, repeated)
+    rules = EdgeRules(unknown_nodes, weights, repeated, undirected)
     tables = [open_edges(one, source_column, target_column, weight_column, style) for one in _listed(edges)]
     label_table, found, hidden = None, None, None
     if labels is not None:
@@ -256,7 +257,7 @@ def read_graph(
     if not edges_first:
         known = nodes.ids if unknown_nodes == "error" else None
         rows = [read_rows(one, known, nodes.path, rules) for one in tables]
-    return _join(tables, rows, nodes, found, label_table, rules, undirected=undirected)
+    return _join(tables, rows, nodes, found, label_table, rules)
 
 
 def _listed(paths: Paths) -> list[Any]:
@@ -278,12 +279,10 @@ def _join(
     labels: Labels | None,
     label_table: LabelTable | None,
     rules: EdgeRules,
-    *,
-    undirected: bool,
 ) -> Graph:
     """Find every id among the nodes, and build the graph."""
     nodes = NodeIndex(features.ids)
-    edges = join_edges(tables, rows, nodes, rules, undirected=undirected)
+    edges = join_edges(tables, rows, nodes, rules)
     repairs = [*edges.repairs, *features.repairs]
     known: dict[str, Any] = {}
     if labels is not None:
@@ -315,7 +314,7 @@ def _join(
         locate=locate,
         **known,
     )
-    return graph if features.plan is None else replace(graph, plan=features.plan)
+    return replace(graph, plan=features.plan, edge_plan=edges.plan)
 
 
 def _nodes_of_edges(
