@@ -128,7 +128,8 @@ class Running:
         labels[nodes] = problem.truth[nodes]
         extension = None
         if problem.new is not None:
-            extension = self.model.extend(*read_new_nodes(graph, *problem.new, reading={}))
+            features, edges = problem.new
+            extension = self.model.extend(*read_new_nodes(graph, features, [(None, edges)], reading={}))
         found = predict_classes(
             graph, self.model.embedding_, labels, problem.classes, Rule(), extension=extension
         ).table.set_index("node")
