@@ -17,6 +17,7 @@ from h3gnn.estimator import H3GNN
 from h3gnn.graphs.convert import as_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import is_missing
+from h3gnn.tables.leaks import check_leaks
 
 
 class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -37,6 +38,7 @@ class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         class_weight: "none", or "balanced" to optimize balanced accuracy.
         threshold: of two classes, the probability from which the rarer one is predicted; "auto" learns it.
         cannot_tell_below: probability below which `cannot_tell` is True; None learns it on held-out nodes.
+        allow_leaks: accept features that contain the class; otherwise they are an error.
         memory: a folder or a `joblib.Memory` in which embeddings are cached, as in scikit-learn's `Pipeline`.
         random_state: seed of the folds that choose penalty and calibration.
 
@@ -57,6 +59,7 @@ class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         class_weight: str = "none",
         threshold: float | str | None = None,
         cannot_tell_below: float | None = None,
+        allow_leaks: bool = False,
         memory: Any = None,
         random_state: int = 0,
     ) -> None:
@@ -67,6 +70,7 @@ class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.class_weight = class_weight
         self.threshold = threshold
         self.cannot_tell_below = cannot_tell_below
+        self.allow_leaks = allow_leaks
         self.memory = memory
         self.random_state = random_state
 
@@ -83,6 +87,10 @@ class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         nodes = self._positions(X)
         self.classes_, labels = self._classes(y, len(nodes))
         check_labels(labels, tuple(map(str, self.classes_)))
+        if not self.allow_leaks:
+            every = np.full(self.graph_.num_nodes, -1)
+            every[nodes] = labels
+            check_leaks(self.graph_, every, getattr(y, "name", None))
         rule = Rule(self.class_weight, self.threshold, self.cannot_tell_below)
         rule.check(len(self.classes_))
         embedder = H3GNN() if self.embedder is None else self.embedder

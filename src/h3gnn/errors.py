@@ -6,6 +6,7 @@ import itertools
 import math
 import numbers
 import re
+import shlex
 import signal
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -100,6 +101,11 @@ def shortened(names: Iterable[object], most: int = 8, separator: str = ", ") -> 
     """Join names for a message; after the first `most` follows "…"."""
     shown = [str(name) for name in itertools.islice(names, most + 1)]
     return separator.join(shown[:most]) + f"{separator}…" * (len(shown) > most)
+
+
+def as_option(flag: str, value: str) -> str:
+    """Return an option as it can be pasted into a shell: `--columns 'my zip=category'`."""
+    return f"{flag} {shlex.quote(value)}"
 
 
 def without_secrets(text: str) -> str:

@@ -30,6 +30,7 @@ from h3gnn.graphs.ids import check_ids
 from h3gnn.graphs.scaling import MomentSums
 from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.resources import one_thread
+from h3gnn.tables.leaks import check_leaks
 
 Embedding = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
@@ -448,14 +449,19 @@ def predict_classes(
     *,
     extension: Extension | None = None,
     labelled_too: bool = False,
+    label_name: str | None = None,
+    allow_leaks: bool = False,
     seed: int = 0,
     progress: Progress = lambda share: None,
 ) -> Predictions:
     """Predict the class of every unlabelled node, or of the nodes of an extension.
 
     `labels` are -1 where unknown. With `labelled_too`, labelled nodes are predicted, too, by models that did
-    not see them. `progress` is called with the completed share.
+    not see them. Features that contain the class, which `label_name` names, are an error unless allowed
+    (`allow_leaks`). `progress` is called with the completed share.
     """
+    if not allow_leaks:
+        check_leaks(graph, labels, label_name)
     check_ids(graph.node_ids if extension is None else extension.node_ids)
     notes = check_labels(labels, names)
     chosen, unlabelled = np.flatnonzero(labels >= 0), np.flatnonzero(labels < 0)

@@ -38,6 +38,7 @@ def predict(
     labelled_too: Annotated[
         bool, option("Also predict labelled nodes, without their label.", "--all")
     ] = False,
+    allow_leaks: Annotated[bool, option("Accept features that contain the class.", "--allow-leaks")] = False,
     new_features: NewFeaturesOption = None,
     new_edges: NewEdgesOption = None,
     preset: options.PresetOption = None,
@@ -59,7 +60,7 @@ def predict(
     rule = Rule(class_weight, _threshold(threshold), cannot_tell_below)
     settings = {"preset": preset, "epochs": epochs, "set": set_}
     model = _open_or_fit(run, source, settings, seed, device, unfinished)
-    labels, names = _labels(model.graph_, source, run)
+    labels, names, label_name = _labels(model.graph_, source, run)
     rule.check(max(2, len(names)))
     extension = None
     if new_features is not None or new_edges is not None:
@@ -74,6 +75,8 @@ def predict(
             rule,
             extension=extension,
             labelled_too=labelled_too,
+            label_name=label_name,
+            allow_leaks=allow_leaks,
             seed=seed,
             progress=lambda share: bar(completed=share),
         )
@@ -102,7 +105,7 @@ def _open_or_fit(
         settings["preset"], {"epochs": settings["epochs"]}, settings["set"], seed=seed, device=device
     )
     graph = source.load()
-    check_labels(*_labels(graph, source, run))  # before the work, not after it
+    check_labels(*_labels(graph, source, run)[:2])  # before the work, not after it
     training = Training(model, graph, run, checkpoints=checkpoint_policy(run))
     if has_begun(run):
         say(f"continuing the unfinished run in {run}")
@@ -142,8 +145,8 @@ def _threshold(text: str | None) -> float | str | None:
         ) from None
 
 
-def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...]]:
-    """Return the labels of a file, else those of the graph."""
+def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...], str | None]:
+    """Return the labels of a file and the name of their column, else the labels of the graph."""
     if source.labels is not None and not source.edges:
         from h3gnn.tables.read import labels_of_nodes
 
@@ -154,7 +157,7 @@ def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...]
         )
         for repair in repairs:
             say(f"note: {repair.message}")
-        return known["labels"], known["class_names"]
+        return known["labels"], known["class_names"], known["label_name"]
     if graph.labels is None:
         where = "the tables have" if source.edges else f"{run} has"
         column = ", or name a column of the features (--label-column)" if source.edges else ""
@@ -162,7 +165,7 @@ def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...]
             f"{where} no labels: give a file with one node and its class per row (--labels){column}",
             code="no-labels",
         )
-    return graph.labels.numpy(), graph.class_names
+    return graph.labels.numpy(), graph.class_names, None
 
 
 def _report(found: Predictions, graph: Any, out: Path, as_json: bool) -> None:

@@ -106,7 +106,7 @@ def _from_arrays(
     """Return the graph of features and edges; a data frame of edges is read as the file of them is."""
     if input_kind(features) in ("graph", "pyg", "networkx"):
         raise GraphError("the first argument is already a graph; give no edges beside it", code="two-graphs")
-    plan = None if plan is None or plan.as_is else plan
+    plan = None if plan is None or plan.takes_all else plan
     if is_table(edges):
         check_edge_index(edges, count_rows(features))
         graph = read_graph(edges, features=[features], columns=columns, plan=plan)

@@ -48,6 +48,7 @@ from h3gnn.storage.schema import check_values
 from h3gnn.tables.edges import FIX_COLUMN, FIX_WEIGHT, EdgeTable, open_edges
 from h3gnn.tables.features import FeatureOptions, FeatureTable, open_features
 from h3gnn.tables.files import MOST_SHOWN, Problems
+from h3gnn.tables.leaks import check_leaks, is_same_target
 from h3gnn.tables.plan import plain_plan
 from h3gnn.tables.read import LabelTable, open_labels
 from h3gnn.tables.reader import (
@@ -122,7 +123,7 @@ def prepare_graph(
     label_table = None
     if labels is not None:
         label_table = open_labels(labels, label_id_column, label_column, split_columns, style)
-    hidden = None if label_table is None else label_table.class_name
+    hidden = label_table.class_name if label_table is not None and label_table.table.header else None
     source = _open_features(Path(features), node_column, feature_columns, hidden, style)
     with work_folder(out, _made_of(table, source, style), memory) as work:
         stored, sums = _feature_stage(work, source, progress)
@@ -154,7 +155,10 @@ def prepare_graph(
         }
         check_values(PREPARED, about, out / DESCRIPTION, GraphError, "cannot be written")
         (work.folder / DESCRIPTION).write_text(json.dumps(about, indent=1))
-    return open_mapped(out)
+    graph = open_mapped(out)
+    if graph.labels is not None and feature_columns is None:
+        check_leaks(graph, graph.labels.numpy(), hidden)
+    return graph
 
 
 def _made_of(edges: EdgeTable, source: FeatureSource, style: dict[str, Any]) -> dict[str, Any]:
@@ -207,10 +211,14 @@ def _open_features(
         matrix = check_features(read_array(path), lambda _, row: array_place(path)(row))
         return FeatureSource(path, matrix if matrix.layout == torch.sparse_csr else matrix.numpy())
     table, repairs = open_features(path, FeatureOptions(node_column, columns, style)), list[Repair]()
-    kept = [column for column in table.chosen if table.table.names[column] != label_name]
-    if len(kept) < len(table.chosen):
-        message = f"{path.name}: the column {label_name} holds the labels and is no feature"
-        repairs.append(Repair("column-is-label", message, fields=(str(label_name),)))
+    hidden = [at for at in table.chosen if table.table.names[at] == label_name]
+    if not table.named:
+        hidden = [at for at in table.chosen if is_same_target(table.table.names[at], label_name)]
+    kept = [at for at in table.chosen if at not in hidden]
+    for at in hidden:
+        name = table.table.names[at]
+        message = f"{path.name}: the column {name} has the name of the labels and is no feature"
+        repairs.append(Repair("column-is-label", message, fields=(name,)))
     names = [table.table.names[column] for column in kept]
     odd = [name for name in names if is_no_feature(name, names)]
     if odd and not table.named:

@@ -19,12 +19,19 @@ from h3gnn.ondisk.mapped import MappedGraph, open_mapped
 from h3gnn.storage.schema import DictOf, FieldError, Kind, ListOf, Maybe, Number, OneOf, Record, Text, check
 from h3gnn.storage.tensors import Spec, check_range, check_tensor, check_tensors, ids_of, text_of
 from h3gnn.tables.encoders import CYCLES, ENCODERS, TEXT_BUCKETS
-from h3gnn.tables.infer import FORMS, KINDS
+from h3gnn.tables.infer import FORMS, KINDS, LEAK
 from h3gnn.tables.plan import TENSOR_PREFIX, UNCHANGED, TablePlan
 
 COLUMN = Record(
     {
-        **{"name": Text(), "kind": OneOf(KINDS), "form": Text(), "why": Text(), "how": Text(), "said": bool},
+        **{
+            "name": Text(),
+            "kind": OneOf((*KINDS, LEAK)),
+            "form": Text(),
+            "why": Text(),
+            "how": Text(),
+            "said": bool,
+        },
         "encoder": OneOf(("", UNCHANGED, *ENCODERS)),
         "names": ListOf(Text()),
         "plain": DictOf(Any),

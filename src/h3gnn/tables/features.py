@@ -20,6 +20,7 @@ from h3gnn.tables.files import Problems
 from h3gnn.tables.frames import is_table, numbers_of_table
 from h3gnn.tables.headers import holds_value
 from h3gnn.tables.infer import Cells, parse_types
+from h3gnn.tables.leaks import Target
 from h3gnn.tables.plan import TablePlan, encode_table, infer_columns, plain_plan
 from h3gnn.tables.reader import FIX_NUMBER, LoadedTable, Table, add_duplicates, joined_place, open_table
 from h3gnn.tables.roles import SPLIT_PREFIX, Column, is_no_feature, pick_column, pick_id_column, words_in
@@ -73,7 +74,7 @@ class FeatureOptions:
     style: Mapping[str, Any] = field(default_factory=dict)  # header and delimiter
     columns: Mapping[str, str] = field(default_factory=dict)  # the kinds of some of them
     label: Column | None = None  # the column that holds the class
-    hidden: str | None = None  # a column that must not be a feature, since a label file contains it
+    target: Callable[[Ids], Target] | None = None  # the class of each node, if a label file contains it
     text_model: str | None = None
     plan: TablePlan | None = None
 
@@ -199,8 +200,8 @@ def _read_numbers(
 ) -> FeatureFile | None:
     """Return a table of finite numbers unchanged; None if it is something else."""
     table, names = roles.table, roles.names
-    planned = options.plan is not None and not options.plan.as_is
-    if options.columns or options.label or planned or options.hidden in table.names:
+    planned = options.plan is not None and not options.plan.takes_all
+    if options.columns or options.label or planned:
         return None
     if not roles.named and any(is_no_feature(one, ()) or words_in(one)[:1] == ["is"] for one in names):
         return None  # ids, classes and yes-or-no questions: their values decide which
@@ -208,6 +209,8 @@ def _read_numbers(
     if values is None or (len(names) > 1 and values.shape[1] != len(names)):
         return None
     plan = plain_plan(names, values.shape[1])
+    if options.target is not None and plan.leaks(values, options.target(ids)):
+        return None
     shown = plan.names if table.header and len({*plan.names}) == values.shape[1] else ()
     return FeatureFile(values, ids, roles.names_nodes(ids), table.place, table.path, plan, names=shown)
 
@@ -217,7 +220,8 @@ def _read_mixed(
 ) -> FeatureFile:
     """Read columns of any kind and encode them by a plan."""
     opened = [roles for roles, _ in tables]
-    label = _label_name(opened, options)
+    target = None if options.target is None else options.target(one_kind([ids, more]) if more.size else ids)
+    label = _label_name(opened, options, target)
     declared = {**options.columns, **({} if label is None else {label: "label"})}
     frames = [loaded.frame(roles.chosen) for roles, loaded in tables]
     for at, roles in enumerate(opened):
@@ -233,9 +237,10 @@ def _read_mixed(
     values, plan, repairs = encode_table(
         frame.drop(columns=splits),
         options.plan,
-        columns={} if options.plan is not None and not options.columns else declared,
+        columns=declared if options.plan is None else options.columns,
         text_model=options.text_model,
         place=_cell_place(place, opened),
+        target=target,
     )
     label = label or plan.label
     headers = all(roles.table.header for roles in opened)
@@ -262,11 +267,12 @@ def _is_split(name: Any, column: Any) -> bool:
     return bool(words) and words <= SPLIT_NAMES.keys()
 
 
-def _label_name(tables: Sequence[FeatureTable], options: FeatureOptions) -> str | None:
+def _label_name(tables: Sequence[FeatureTable], options: FeatureOptions, target: Target | None) -> str | None:
     """Return the column that holds the class: the named one, or the one that the label file contains."""
     names = [name for one in tables for name in one.names]
     if options.label is None:
-        return options.hidden if options.hidden in names else None
+        name = None if target is None else target.name
+        return name if name in names and name not in options.columns else None
     if options.label in names:
         return str(options.label)
     first = tables[0].table

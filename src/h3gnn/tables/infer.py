@@ -34,7 +34,9 @@ FORMS = {
     "text": ("words", "characters"),
 }
 """Notations that can follow a kind and a colon: `opened=date:dmy`."""
-NOT_ENCODED = ("identifier", "constant", "label")
+LEAK = "leak"
+"""Kind of a column that is left out since it contains the class; it cannot be declared."""
+NOT_ENCODED = ("identifier", "constant", "label", LEAK)
 NULL_WORDS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "<na>", "nat", "\\n"})
 """Words that programs write for a missing value, in lower case."""
 MISSING_WORDS = NULL_WORDS | {"-", "--", "?", "unknown", "missing"}

@@ -12,15 +12,28 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
-from h3gnn.errors import GraphError, InputError
+from h3gnn.errors import GraphError, InputError, as_option, shortened
 from h3gnn.graphs.provenance import Repair
 from h3gnn.resources import check_memory
 from h3gnn.tables.encoders import ENCODERS, VALUE, Encoder, fit_encoder, missing_rows
 from h3gnn.tables.files import Problems
-from h3gnn.tables.infer import NOT_ENCODED, Array, Cells, Floats, InferredType, infer_column, parse_types
+from h3gnn.tables.infer import (
+    LEAK,
+    MOST_CLASSES,
+    NOT_ENCODED,
+    NULL_WORDS,
+    Array,
+    Cells,
+    Floats,
+    InferredType,
+    infer_column,
+    parse_types,
+)
+from h3gnn.tables.leaks import NAMED, Target, describe, find_leaks, is_same_target, raise_leaks
 
 Place = Callable[[int, str], str]  # names a row and a column for an error message
 TENSOR_PREFIX = "plan."
@@ -91,6 +104,11 @@ class TablePlan:
         return all(column.fitted is None for column in self.columns)
 
     @property
+    def takes_all(self) -> bool:
+        """Whether all columns of the table are features, unchanged, so that a new table needs no plan."""
+        return self.as_is and all(column.encoder for column in self.columns)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The name of each feature."""
         return tuple(name for column in self.columns for name in column.names)
@@ -114,6 +132,12 @@ class TablePlan:
     def label(self) -> str | None:
         """The column that holds the class, if the table has one."""
         return next((column.name for column in self.columns if column.kind == "label"), None)
+
+    def leaks(self, values: Any, target: Target) -> dict[str, str]:
+        """Return the used columns that contain what is to be predicted, and why that is assumed."""
+        columns = [feature.column.name for feature in self.features]
+        found = {one: describe(share) for one, share in find_leaks(values, columns, target.classes).items()}
+        return found | {one.name: NAMED for one in self.used if is_same_target(one.name, target.name)}
 
     def lines(self) -> list[tuple[str, str, str]]:
         """Return (column, kind and reason, encoding) for display; many unchanged columns share a line."""
@@ -139,6 +163,9 @@ class TablePlan:
             if column.kind == "label":
                 message = f"the column {column.name} is the label and no feature: {column.reason}"
                 repairs.append(Repair("column-is-label", message, fields=(column.name,), warn=True))
+            elif column.kind == LEAK:
+                message = f"the column {column.name} is left out, since it {column.reason}"
+                repairs.append(Repair("label-leak", message, fields=(column.name,), warn=True))
             elif not column.encoder:
                 message = f"the column {column.name} is left out ({column.kind}: {column.reason})"
                 repairs.append(Repair("column-unused", message, fields=(column.name,), warn=True))
@@ -150,7 +177,7 @@ class TablePlan:
         if missing:
             more = f" (and {len(missing) - 1} more)" if missing[1:] else ""
             message = f"the features have no column {missing[0]!r}{more}, which the model was fitted with"
-            there = ", ".join(map(str, list(frame.columns)[:12]))
+            there = shortened(frame.columns, 12)
             raise GraphError(f"{message}; there are {there}", code="column-missing")
         problems, repairs, decoded = Problems("the features"), list[Repair](), list[Array]()
         for column in self.used:
@@ -246,6 +273,7 @@ def encode_table(
     label: str | None = None,
     text_model: str | None = None,
     place: Place | None = None,
+    target: Target | None = None,
 ) -> tuple[Floats, TablePlan, tuple[Repair, ...]]:
     """Return a table's features, the plan by which they were made, and the repairs.
 
@@ -256,46 +284,91 @@ def encode_table(
         label: the column that holds the class, if the table has one.
         text_model: a folder with a sentence model for the columns of text.
         place: names a cell for the error messages.
+        target: what is to be predicted, if no column of the table holds it; columns that contain it are left
+            out, unless they are declared.
     """
     where = place or (lambda row, name: f"the features, row {row}, column {name!r}")
     if plan is None:
         declared = {**(columns or {}), **({} if label is None else {label: "label"})}
-        values, plan = _fit_plan(frame, declared, text_model, where)
-        return values, plan, plan.repairs()
+        return _fit_plan(frame, declared, text_model, where, target)
     kinds = {column.name: column.kind for column in plan.columns}
     for name, one in parse_types(columns or {}).items():
         if kinds.get(name) != one.kind:
             message = f"the model was fitted with {name!r} as {kinds.get(name)}, not {one.kind}; fit it again"
             raise InputError(message, code="plan-differs")
     values, repairs = plan.encode(frame, where)
+    if target is not None:
+        raise_leaks(plan.leaks(values, target))
     return values, plan, repairs
 
 
 def _fit_plan(
-    frame: Any, declared: Mapping[str, str], text_model: str | None, place: Place
-) -> tuple[Floats, TablePlan]:
+    frame: Any, declared: Mapping[str, str], text_model: str | None, place: Place, target: Target | None
+) -> tuple[Floats, TablePlan, tuple[Repair, ...]]:
     """Infer the type of every column that the user did not declare, and fit its encoder."""
     names = [str(name) for name in frame.columns]
     types = parse_types(declared)
     if unknown := [name for name in types if name not in names]:
-        message = f"there is no column {unknown[0]!r} in the features; there are {', '.join(names[:12])}"
+        there = shortened(names, 12)
+        message = f"there is no column {unknown[0]!r} in the features; there are {there}"
         raise InputError(message, code="column-missing")
     problems = Problems("the features")
     inferred = infer_columns(frame, types, place, problems)
     problems.check()
+    target = target or _own_target(inferred)
     plans = {name: _fit_column(name, kind, cells, text_model) for name, (kind, cells) in inferred.items()}
-    if not any(column.encoder for column in plans.values()):
-        reasons = "; ".join(f"{one.name} ({one.kind}: {one.reason})" for one in [*plans.values()][:6])
+    values, plan = _join_columns(plans, inferred)
+    leaks = {} if target is None else plan.leaks(values, target)
+    if left_out := {name: why for name, why in leaks.items() if not plans[name].declared}:
+        plans |= {name: _leaking(plans[name], why) for name, why in left_out.items()}
+        values, plan = _join_columns(plans, inferred)
+    kept = tuple(_kept(name, why) for name, why in leaks.items() if name not in left_out)
+    return values, plan, (*plan.repairs(), *kept)
+
+
+def _join_columns(
+    plans: dict[str, ColumnPlan], inferred: Mapping[str, tuple[InferredType, Cells]]
+) -> tuple[Floats, TablePlan]:
+    """Return the features of all columns, and the plan; if all are numbers without gaps, they stay."""
+    used = {name for name, plan in plans.items() if plan.encoder}
+    if not used:
+        reasons = shortened((f"{one.name} ({one.kind}: {one.reason})" for one in plans.values()), 6, "; ")
         raise GraphError(
             f"no column of the features can be used: {reasons}; declare what a column holds with "
             "--columns NAME=KIND, or omit the features to have structural ones built",
             code="no-usable-column",
         )
-    if all(_is_plain(plan, *inferred[name]) for name, plan in plans.items() if plan.encoder):
-        plans = {name: _unchanged(plan) if plan.encoder else plan for name, plan in plans.items()}
+    if all(_is_plain(plans[name], *inferred[name]) for name in used):
+        plans = {name: _unchanged(plan) if name in used else plan for name, plan in plans.items()}
     plan = TablePlan(tuple(plans.values()))
     decoded = [inferred[one.name][1].decode(one.kind, one.form)[0] for one in plan.used]
-    return plan._transform(decoded, len(frame)), plan
+    return plan._transform(decoded, len(next(iter(inferred.values()))[1])), plan
+
+
+def _own_target(inferred: Mapping[str, tuple[InferredType, Cells]]) -> Target | None:
+    """Return the class that a column of the table holds."""
+    for name, (found, cells) in inferred.items():
+        if found.kind == "label":
+            texts = pd.Series(
+                [None if one is None or one.lower() in NULL_WORDS else one for one in cells.texts]
+            )
+            codes, classes = pd.factorize(texts)
+            if len(classes) <= MOST_CLASSES:
+                return Target(name, codes)
+            numbers, unreadable = cells.decode("number", "plain")
+            return Target.of_numbers(name, np.full(len(cells), np.nan) if unreadable.size else numbers)
+    return None
+
+
+def _leaking(plan: ColumnPlan, why: str) -> ColumnPlan:
+    """Return the plan of a column that is left out, since it contains the class."""
+    keep = as_option("--columns", f"{plan.name}={plan.kind}")
+    return ColumnPlan(plan.name, LEAK, "", f"{why}; {keep} makes it a feature")
+
+
+def _kept(name: str, why: str) -> Repair:
+    message = f"the column {name} {why}; it is a feature, since you declared it"
+    return Repair("label-leak-kept", message, fields=(name,), warn=True)
 
 
 def infer_columns(

@@ -23,6 +23,7 @@ from h3gnn.graphs.targets import AUTO
 from h3gnn.tables.edges import EdgeRows, EdgeTable, join_edges, open_edges, read_rows, unknown_ids
 from h3gnn.tables.features import FeatureFile, FeatureOptions, read_features
 from h3gnn.tables.labels import LabelColumn, read_labels
+from h3gnn.tables.leaks import Target
 from h3gnn.tables.plan import TablePlan
 from h3gnn.tables.reader import LoadedTable, Table, add_duplicates, open_table
 from h3gnn.tables.roles import SPLIT_PREFIX, Column, infer_class_column, pick_column, pick_id_column
@@ -57,6 +58,13 @@ class Labels:
             known |= {"targets": spread(self.column.targets, np.nan), "target_name": self.name or ""}
         return {"masks": masks, **known}
 
+    def target(self, nodes: Ids, name: str | None) -> Target:
+        """Return what is to be predicted for each of some nodes; of numbers, their quantiles."""
+        known = self.for_nodes(NodeIndex(nodes).find(self.ids), len(nodes))
+        if known["labels"] is None:
+            return Target.of_numbers(name, known["targets"])
+        return Target(name, known["labels"])
+
 
 @dataclass(frozen=True)
 class LabelTable:
@@ -72,6 +80,11 @@ class LabelTable:
     def class_name(self) -> str | None:
         """The name of the column of the classes."""
         return None if self.label is None else self.table.names[self.label]
+
+    @property
+    def target_name(self) -> str | None:
+        """The name of the column of the labels as the file gives it; None without header."""
+        return self.class_name if self.table.header else None
 
     def read(self, columns: Mapping[str, str] | None = None, task: str = AUTO) -> Labels:
         """Return nodes, classes and splits; an empty cell is an unknown class or in no part of a split."""
@@ -175,6 +188,7 @@ def labels_of_nodes(
         table.check_known(found.ids, node_ids, known_by)
     known = found.for_nodes(rows, len(node_ids))
     del known["masks"]
+    known["label_name"] = table.target_name
     return known, (*found.column.repairs, *table.left_out(rows))
 
 
@@ -238,10 +252,13 @@ def read_graph(
     style: dict[str, Any] = {"header": header, "delimiter": delimiter}
     rules = EdgeRules(unknown_nodes, weights, repeated, undirected)
     tables = [open_edges(one, source_column, target_column, weight_column, style) for one in _listed(edges)]
-    label_table, found, hidden = None, None, None
+    label_table, found, hidden, target = None, None, None, None
     if labels is not None:
         label_table = open_labels(labels, label_id_column, label_column, split_columns, style)
         found, hidden = label_table.read(columns, task), label_table.class_name
+        target = (
+            partial(found.target, name=label_table.target_name) if label_table.label is not None else None
+        )
     edges_first = features is None or unknown_nodes == "add"
     rows = [read_rows(one, None, None, rules) for one in tables] if edges_first else []
     if features is None:
@@ -250,7 +267,7 @@ def read_graph(
         label = label_column if labels is None else None
         of_labels = ("label", "number", "number:plain", "number:grouped", "number:comma")
         kinds = {one: kind for one, kind in (columns or {}).items() if one != hidden or kind not in of_labels}
-        options = FeatureOptions(id_column, feature_columns, style, kinds, label, hidden, text_model, plan)
+        options = FeatureOptions(id_column, feature_columns, style, kinds, label, target, text_model, plan)
         added = partial(unknown_ids, _all_ids(rows, found)) if edges_first else None
         nodes = read_features(_listed(features), options, added)
         found = labels_of_features(nodes, columns, task) if found is None else found

@@ -1,0 +1,199 @@
+"""Label leakage: features that contain the class under another name or in other words.
+
+Names are compared without case and without words such as `is` and `label`. Values are compared by the best
+rule that uses one column only, whatever the encoding of the class: a copy, a code, a threshold, a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from h3gnn.errors import GraphError, as_option, shortened
+from h3gnn.graphs.graph import Graph, GraphLike, scipy_features
+from h3gnn.tables.roles import words_in
+
+MIN_ROWS, MIN_OTHERS = 30, 5
+"""Labelled rows, and rows outside the largest class, that are needed to conclude anything from values."""
+MOST_ERRORS, MOST_KEPT = 0.01, 0.1
+"""A column determines the class if a rule errs in at most this share of the rows, and at most this share of
+the rows outside the largest class."""
+INTERVALS = 5  # of numbers to predict, which a column determines like classes
+MOST_VALUES = 10**7  # of larger tables, evenly spaced rows of each class are compared
+ROLE_WORDS = frozenset({"is", "has", "was", "y", "label", "labels", "class", "target", "flag"})
+"""Words of a name that do not say what is predicted."""
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be predicted: the name of its column, if it has one, and each row's class, -1 unknown."""
+
+    name: str | None
+    classes: Integers
+
+    @classmethod
+    def of_numbers(cls, name: str | None, numbers: npt.NDArray[np.float64]) -> Target:
+        """Return intervals of numbers to predict as classes; NaN is unknown."""
+        known = ~np.isnan(numbers)
+        if not known.any():
+            return cls(name, np.full(len(numbers), -1))
+        limits = np.unique(np.quantile(numbers[known], np.linspace(0, 1, INTERVALS + 1)[1:-1]))
+        return cls(name, np.where(known, np.searchsorted(limits, numbers, side="right"), -1))
+
+
+def is_same_target(name: str, target: str | None) -> bool:
+    """Whether two names of columns say the same: isFraud, is_fraud, fraud_label, Fraud."""
+    words, others = words_in(name), words_in(target or "")
+    cores = [[one for one in some if one not in ROLE_WORDS] for some in (words, others)]
+    return "".join(words) == "".join(others) != "" or cores[0] == cores[1] != []
+
+
+def find_leaks(values: Any, columns: Sequence[str], classes: Integers) -> dict[str, float]:
+    """Return the columns that determine the class, with the share of the labelled rows in which they do.
+
+    Args:
+        values: `[rows, features]`, dense or scipy sparse.
+        columns: the column that each feature comes from; the features of a column are consecutive.
+        classes: of each row, -1 where unknown.
+    """
+    rows = _sample(classes, len(columns))
+    truth = np.unique(classes[rows], return_inverse=True)[1]
+    others = len(truth) - int(np.bincount(truth).max(initial=0))
+    if len(truth) < MIN_ROWS or others < MIN_OTHERS:
+        return {}
+    most = min(MOST_ERRORS * len(truth), MOST_KEPT * others)
+    by_column = values[rows].tocsc() if hasattr(values, "tocsc") else np.asarray(values[rows])
+    found, indicated = dict[str, float](), dict[int, str]()
+    for name, group in groupby(range(len(columns)), columns.__getitem__):
+        at = [*group]
+        part = by_column[:, at[0] : at[-1] + 1]
+        part = part.toarray() if hasattr(part, "toarray") else part
+        singles = [*part.T, *([_as_codes(part)] if len(at) > 1 else [])]
+        errors = min(_errors(one, truth) for one in singles)
+        if errors <= most:
+            found[name] = 1 - errors / len(truth)
+        for one in singles:
+            indicated |= dict.fromkeys(_indicated(one, truth), name)
+    if 2 < truth.max() + 1 <= len({*indicated.values()}) + 1:  # a column for each class
+        found |= dict.fromkeys(indicated.values(), 1.0)
+    return found
+
+
+def _sample(classes: Integers, width: int) -> Integers:
+    """Return labelled rows; of a large table evenly spaced ones of each class."""
+    rows = np.flatnonzero(classes >= 0)
+    most = max(1000, MOST_VALUES // max(width, 1))
+    if len(rows) <= most:
+        return rows
+    ordered = rows[np.argsort(classes[rows], kind="stable")]
+    return ordered[np.linspace(0, len(ordered) - 1, most).astype(np.int64)]
+
+
+def _as_codes(part: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return one number per row, equal for equal rows."""
+    weights = np.random.default_rng(0).standard_normal(part.shape[1])
+    return np.asarray((part.astype(np.float64) @ weights).round(9))
+
+
+def _counts(column: npt.NDArray[Any], truth: Integers) -> Integers:
+    """Return the number of rows of each class for each value, in the order of the values."""
+    values, value = np.unique(column, return_inverse=True)
+    classes = int(truth.max()) + 1
+    counted = np.bincount(value * classes + truth, minlength=len(values) * classes)
+    return counted.reshape(-1, classes)
+
+
+def _errors(column: npt.NDArray[Any], truth: Integers) -> float:
+    """Return the errors of the better of two rules: the largest class of each value, or of each interval.
+
+    A value that only one row has predicts nothing. Beyond one interval per class, two more intervals count as
+    an error, so that a column of noise, which needs an interval for almost every row, is no rule.
+    """
+    counts = _counts(column, truth)
+    wrong = len(truth) - int(counts.max(axis=1).sum())
+    alone = int((counts.sum(axis=1) == 1).sum())
+    intervals = 1 + int((np.diff(counts.argmax(axis=1)) != 0).sum())
+    excess: float = max(0.0, (intervals - counts.shape[1]) / 2)
+    return wrong + min(alone, excess)
+
+
+def _indicated(column: npt.NDArray[Any], truth: Integers) -> list[int]:
+    """Return the class that a column of two values separates from all others, if it does."""
+    counts = _counts(column, truth)
+    if len(counts) != 2:
+        return []
+    sizes = counts.sum(axis=0)
+    errors = np.minimum(*(counts[v].sum() - counts[v] + counts[1 - v] for v in (0, 1)))
+    return [int(one) for one in np.flatnonzero((errors <= MOST_ERRORS * sizes) & (sizes >= MIN_OTHERS))]
+
+
+def check_leaks(graph: GraphLike, labels: Integers, name: str | None = None) -> None:
+    """Raise if a feature that a model was fitted on contains the class that it is to predict.
+
+    Columns that were declared when these labels were known are the user's decision.
+
+    Args:
+        graph: the fitted graph.
+        labels: the class of each node, -1 where unknown.
+        name: the name of the column of the labels.
+    """
+    if graph.provenance.structural or not graph.num_features:
+        return
+    nodes = _sample(labels, graph.num_features)
+    if isinstance(graph, Graph):
+        dense = graph.features.layout == torch.strided
+        values = graph.features.numpy()[nodes] if dense else scipy_features(graph.features)[nodes]
+    else:
+        read = graph.features[nodes]
+        values = scipy_features(read) if isinstance(read, torch.Tensor) else np.asarray(read)
+    columns, declared = _columns_of(graph), set[str]()
+    if graph.labels is not None and np.array_equal(graph.labels.numpy(), labels):
+        declared = {one.name for one in graph.plan.used if one.declared} if graph.plan is not None else set()
+    found = {one: NAMED for one in columns if is_same_target(one, name)}
+    found |= {one: describe(share) for one, share in find_leaks(values, columns, labels[nodes]).items()}
+    others = [one for one in columns if one not in found] if graph.plan is None else []
+    raise_leaks({one: why for one, why in found.items() if one not in declared}, others)
+
+
+def _columns_of(graph: GraphLike) -> list[str]:
+    """Return the column of the table that each feature comes from; without a table, its own name."""
+    if graph.plan is not None and len(graph.plan.names) == graph.num_features:
+        return [feature.column.name for feature in graph.plan.features]
+    return [*graph.feature_names] or [f"feature {at + 1}" for at in range(graph.num_features)]
+
+
+NAMED = "has the name of the class"
+
+
+def describe(share: float) -> str:
+    """Return what a share of rows in which a column determines the class means for the column."""
+    return f"determines the class in {100 * share:.4g} % of the labelled rows"
+
+
+def raise_leaks(found: dict[str, str], others: Sequence[str] = ()) -> None:
+    """Raise if a model was fitted on features that contain the class.
+
+    Args:
+        found: the features, and why each is assumed to contain the class.
+        others: the other features, if they are no columns of a table, which could be declared.
+    """
+    if not found:
+        return
+    listed = shortened((f"{one!r} {why}" for one, why in found.items()), 4)
+    left_out = " ".join(as_option("--columns", f"{one}=identifier") for one in found)
+    if others:
+        left_out = as_option("--feature-columns", ",".join(others))
+    raise GraphError(
+        f"the model was fitted on features that contain the class: {listed}; fit it again without them "
+        f"({left_out}). If they are known wherever classes are predicted, give --allow-leaks "
+        "(allow_leaks=True in Python)",
+        code="label-leak",
+    )
