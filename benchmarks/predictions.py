@@ -75,9 +75,10 @@ class Running:
 
     @cached_property
     def key(self) -> str:
-        """A fingerprint of the graph and the truth."""
+        """A fingerprint of the graph, the truth, and what is labelled and measured."""
         truth = hashlib.sha256(np.ascontiguousarray(self.problem.truth).tobytes()).hexdigest()
-        return fingerprint({"graph": self.problem.graph.provenance.sha256, "truth": truth})
+        scored = {"labelled": self.case.labelled, "measure": self.case.measure, "truth": truth}
+        return fingerprint({"graph": self.problem.graph.provenance.sha256, **scored})
 
     @cached_property
     def model(self) -> H3GNN:
