@@ -174,7 +174,7 @@ def first_or_near(found: dict[str, tuple[float, float]]) -> set[str]:
 
 
 def markdown(stored: dict[str, Any]) -> str:
-    """Return the scores as a table, with a star at the first and at those within one standard error."""
+    """Return the scores as a table, with a star at the first and at those within one standard error of it."""
     found = summarize(stored["cells"])
     cases = [name for name in CASES if name in found]
     methods = [name for name in METHODS if any(name in found[case] for case in cases)]
@@ -184,15 +184,16 @@ def markdown(stored: dict[str, Any]) -> str:
         places = rankdata([-found[case][name][0] for name in own])
         for name, place in zip(own, places, strict=True):
             ranks[name].append(float(place))
-    near = {case: first_or_near(found[case]) for case in cases}
-    lines = [
-        ["", *(f"{CASES[one].title}, {CASES[one].measure}" for one in cases), "mean rank", "first or near"]
-    ]
+    lines = [["data", "labelled", "measure", *(METHODS[name] for name in methods)]]
     lines.append(["---"] * len(lines[0]))
-    for name in methods:
-        cells = [_cell(found[case].get(name), near=name in near[case]) for case in cases]
-        firsts = sum(name in near[case] for case in cases)
-        lines.append([METHODS[name], *cells, f"{np.mean(ranks[name]):.1f}", f"{firsts} of {len(cases)}"])
+    near = {case: first_or_near(found[case]) for case in cases}
+    for case in cases:
+        count = next(cell["labelled"] for cell in stored["cells"] if cell["case"] == case)
+        cells = [_cell(found[case].get(name), near=name in near[case]) for name in methods]
+        lines.append([CASES[case].title, f"{count:,}", CASES[case].measure, *cells])
+    lines.append(["mean rank", "", "", *(f"{np.mean(ranks[name]):.1f}" for name in methods)])
+    firsts = [sum(name in near[case] for case in cases) for name in methods]
+    lines.append(["first, or near", "", "", *(f"{one} of {len(cases)}" for one in firsts)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -193,28 +193,32 @@ def corrected(table: Table, nodes: Integers, known: Target) -> Floats:
 
 RIVALS: dict[str, tuple[str, Callable[[Table, Integers, Target], Floats]]] = {
     "boosting": (
-        "boosting, own columns",
+        "boosting",
         lambda table, nodes, known: tuned(boostings(known.classes), table.part(OWN), nodes, known),
     ),
     "boosting-neighbours": (
-        "boosting, own, link and neighbours' columns",
+        "boosting + neighbours",
         lambda table, nodes, known: tuned(
             boostings(known.classes), table.part(OWN, LINKS, NEIGHBOURS), nodes, known
         ),
     ),
     "forest": (
-        "random forest, own and link columns",
+        "random forest",
         lambda table, nodes, known: tuned(forests(known.classes), table.part(OWN, LINKS), nodes, known),
     ),
     "logistic-links": (
-        "linear model, own and link columns",
+        "linear, link columns",
         lambda table, nodes, known: linear(table.part(OWN, LINKS), nodes, known),
     ),
     "logistic-neighbours": (
-        "linear model, features and neighbours' means",
+        "linear, neighbours",
         lambda table, nodes, known: linear(table.with_neighbours, nodes, known),
     ),
     "label-propagation": ("label propagation", propagated),
     "correct-smooth": ("Correct & Smooth", corrected),
 }
-"""Each rival's title, and the function that predicts all nodes."""
+"""Each rival's title, and the function that predicts all nodes.
+
+Boosting and the linear models of features have the nodes' own columns; random forest and "link columns" own and
+link columns; "neighbours" adds means over neighbours, and to boosting link columns, two hops and degrees.
+"""
