@@ -219,6 +219,6 @@ RIVALS: dict[str, tuple[str, Callable[[Table, Integers, Target], Floats]]] = {
 }
 """Each rival's title, and the function that predicts all nodes.
 
-Boosting and the linear models of features have the nodes' own columns; random forest and "link columns" own and
-link columns; "neighbours" adds means over neighbours, and to boosting link columns, two hops and degrees.
+Boosting has the nodes' own columns; the random forest and "link columns" have own and link columns;
+"neighbours" adds means over neighbours, and to boosting also two hops, degrees and link columns.
 """

@@ -36,7 +36,7 @@ def test_a_trial_run_is_taken_up_again(place: Place, capsys: pytest.CaptureFixtu
         assert cell["seed"] == 7
         assert cell["score"] <= 1
     table = markdown(stored)
-    assert "fraud (example), average precision" in table
+    assert "| fraud (example) | 81 | average precision |" in table
     assert "★" in table
 
 
