@@ -128,7 +128,7 @@ class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.predictor_(self.embedding_[self._positions(X)])
 
     def _positions(self, X: Any) -> npt.NDArray[np.int64]:  # noqa: N803
-        nodes = np.asarray(X)
+        nodes = np.asarray(X, dtype=None if hasattr(X, "dtype") else object)
         nodes = nodes[:, 0] if nodes.ndim == 2 and nodes.shape[1] == 1 else nodes
         if nodes.ndim != 1:
             raise InputError(
@@ -136,7 +136,7 @@ class NodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "are in the graph",
                 code="nodes-not-one-column",
             )
-        return find_nodes(self.graph_, nodes.tolist())
+        return find_nodes(self.graph_, nodes)
 
     @staticmethod
     def _classes(y: Any, nodes: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:

@@ -89,9 +89,9 @@ def _best(near: Floats, which: Integers, cosine: Floats, others: Integers, k: in
     return np.take_along_axis(every, order, axis=1), np.take_along_axis(nodes, order, axis=1)
 
 
-def find_nodes(graph: Graph, wanted: Sequence[Any]) -> Integers:
-    """Return the positions of nodes by their ids."""
-    ids = as_ids(list(wanted), "the requested nodes")
+def find_nodes(graph: Graph, wanted: Any) -> Integers:
+    """Return the positions of nodes by their ids, a list or an array."""
+    ids = as_ids(wanted if hasattr(wanted, "dtype") else list(wanted), "the requested nodes")
     found = find_ids(ids, graph.node_ids)
     if (found < 0).any():
         unknown = quoted(ids[int(np.flatnonzero(found < 0)[0])])

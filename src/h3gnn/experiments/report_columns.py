@@ -12,18 +12,16 @@ import numpy.typing as npt
 import pandas as pd
 
 from h3gnn.errors import InputError
-from h3gnn.graphs.ids import check_ids
+from h3gnn.graphs.ids import NodeIndex, check_ids, quoted
 from h3gnn.report.findings import Category, Measure
 from h3gnn.tables.infer import Cells, are_codes
 from h3gnn.tables.numbers import find_notation
-from h3gnn.tables.reader import open_table
+from h3gnn.tables.reader import LoadedTable, open_table
 from h3gnn.tables.roles import INDEX_NAMES
 
 MOST_COLUMNS = 10_000
 MOST_VALUES = 16
 """Number of colours of a page; of more values the most frequent are shown, and the rest are "other"."""
-SAMPLE = 2_000
-"""Number of nodes that decide which column holds the ids."""
 DAY = re.compile(r"\d{4}-\d\d(-\d\d.*)?")
 PERIODS = ("D", "M", "Y")
 """Dates become days, months or years: the finest unit with at most `MOST_VALUES` values."""
@@ -48,18 +46,26 @@ def read_columns(path: Path, ids: npt.NDArray[Any], id_column: str | None = None
     By default the column of ids is the one that matches the most nodes.
     """
     check_ids(ids)
-    table = _read(path)
-    known = np.array([str(one) for one in ids.tolist()], dtype=object)
-    name = _find_ids(path, table, known, id_column)
-    own = table.drop_duplicates(name).set_index(table.drop_duplicates(name)[name].map(_plain_id))
-    notes = []
-    if len(own) < len(table):
-        notes.append(f"{path}: {len(table) - len(own):,} rows have a duplicate id; the first row counts")
-    missing = int((~pd.Index(known).isin(own.index)).sum())
-    if missing:
-        notes.append(f"{path} has no row for {missing:,} of {len(known):,} nodes; they are grey")
-    index = [one for one in own if str(one).lower() in INDEX_NAMES and one != name]
-    return arrange_columns(own.drop(columns=[name, *index]).reindex(known), notes)
+    table = open_table(path, role="features", header=True)
+    if len(table.names) > MOST_COLUMNS:
+        raise InputError(
+            f"{path} has {len(table.names):,} columns, and a page shows at most {MOST_COLUMNS:,} of them",
+            code="too-many-columns",
+        )
+    loaded, nodes = table.load(range(len(table.names))), NodeIndex(ids)
+    loaded.problems.check()
+    key = _find_ids(loaded, nodes, ids, id_column)
+    found, notes = loaded.find(key, nodes), []
+    known = np.flatnonzero(found >= 0)
+    if again := int(pd.Index(found[known]).duplicated().sum()):
+        notes.append(f"{path}: {again:,} rows have a duplicate id; the first row counts")
+    rows = np.full(len(ids), -1)
+    rows[found[known][::-1]] = known[::-1]  # of several rows of a node, the first is written last
+    if missing := int((rows < 0).sum()):
+        notes.append(f"{path} has no row for {missing:,} of {len(ids):,} nodes; they are grey")
+    others = [at for at, name in enumerate(table.names) if at != key and name.lower() not in INDEX_NAMES]
+    frame = _decode(loaded.frame(others))
+    return arrange_columns(frame.reindex(np.where(rows < 0, len(found), rows)), notes)
 
 
 def arrange_columns(table: pd.DataFrame, notes: list[str] | None = None) -> OwnColumns:
@@ -89,15 +95,8 @@ def arrange_columns(table: pd.DataFrame, notes: list[str] | None = None) -> OwnC
     return OwnColumns(tuple(categories), tuple(measures), tuple(texts), tuple(notes or ()))
 
 
-def _read(path: Path) -> pd.DataFrame:
-    """Read a table with a header; columns of numbers become floats."""
-    table = open_table(path, role="features", header=True)
-    if len(table.names) > MOST_COLUMNS:
-        raise InputError(
-            f"{path} has {len(table.names):,} columns, and a page shows at most {MOST_COLUMNS:,} of them",
-            code="too-many-columns",
-        )
-    frame = table.load(range(len(table.names))).frame(range(len(table.names)))
+def _decode(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table in which numbers written as text are numbers, and other texts are stripped."""
     for name in frame:
         cells = Cells(frame[name])
         if str(frame[name].dtype) in ("object", "str", "string"):
@@ -109,29 +108,26 @@ def _read(path: Path) -> pd.DataFrame:
     return frame
 
 
-def _find_ids(path: Path, table: pd.DataFrame, known: npt.NDArray[Any], asked: str | None) -> str:
-    """Return the column that holds the nodes' ids."""
-    if asked is not None and asked not in table:
+def _find_ids(loaded: LoadedTable, nodes: NodeIndex, ids: npt.NDArray[Any], wanted: str | None) -> int:
+    """Return the column that holds the nodes' ids: the given one, else the one with the most nodes."""
+    table = loaded.table
+    if wanted is not None and wanted not in table.names:
         raise InputError(
-            f"{path} has no column {asked!r}; it has {', '.join(map(repr, table.columns))}",
+            f"{table.path} has no column {wanted!r}; it has {', '.join(map(repr, table.names))}",
             code="unknown-column",
         )
-    nodes = set(known[:SAMPLE])
-    hits = {name: len(nodes & set(table[name].map(_plain_id))) for name in ([asked] if asked else table)}
-    best = max(hits, key=lambda name: hits[name], default=None)
+    columns = range(len(table.names)) if wanted is None else [table.names.index(wanted)]
+    found = {at: loaded.find(at, nodes) for at in columns}
+    hits = {at: np.unique(rows[rows >= 0]).size for at, rows in found.items()}
+    best = max(hits, key=lambda at: hits[at], default=None)
     if best is None or not hits[best]:
-        where = f"column {asked!r}" if asked else "any column"
+        where = f"column {wanted!r}" if wanted else "any column"
         raise InputError(
-            f"{path}: no node of the run, such as {known[0]!r}, is in {where}; name the column of ids with "
-            "--id-column",
+            f"{table.path}: no node of the run, such as {quoted(ids[0])}, is in {where}; name the column of "
+            "ids with --id-column",
             code="no-id-column",
         )
-    return str(best)
-
-
-def _plain_id(value: Any) -> str:
-    """Return an id as text; 3.0 of a float column is "3"."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    return best
 
 
 def _as_dates(values: pd.Series) -> pd.Series | None:

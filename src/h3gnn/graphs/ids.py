@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 PLAIN = r"^(0|-?[1-9][0-9]{0,18})$"
 """Canonical integers. "007" and "+7" stay strings: as integers they would collide with node 7."""
 
+LARGEST_EXACT = 2.0**53
+"""From here on a float may stand for several integers."""
+
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 BLOCK_ROWS = 1 << 16
@@ -36,7 +39,7 @@ Positions = npt.NDArray[np.int64]
 
 def as_ids(values: Any, place: str) -> Ids:
     """Return ids as int64 if all are integers, otherwise as strings; `place` names them in error messages."""
-    array = np.asarray(values)
+    array = np.asarray(values, dtype=None if hasattr(values, "dtype") else object)
     if array.ndim != 1:
         raise GraphError(f"{place} must be one column of node ids", code="ids-not-one-column")
     if array.dtype.kind in "iu" and (array.size == 0 or array.max() < 2**63):
@@ -47,9 +50,14 @@ def as_ids(values: Any, place: str) -> Ids:
             return np.array(ids, dtype=np.int64)
         except OverflowError:
             pass  # integers beyond 64 bits become strings
-    missing = next((row for row, value in enumerate(ids) if is_missing(value)), None)
-    if missing is not None:
-        raise GraphError(f"{place}, row {missing}: the node id is missing", code="id-missing")
+    for row, value in enumerate(ids):
+        if is_missing(value):
+            raise GraphError(f"{place}, row {row}: the node id is missing", code="id-missing")
+        if isinstance(value, float) and not abs(value) < LARGEST_EXACT:
+            message = (
+                f"{place}, row {row}: {value:.17g} is a float and no exact node id; give integers or text"
+            )
+            raise GraphError(message, code="id-type-invalid")
     texts = np.empty(len(ids), dtype=object)
     texts[:] = [id_text(value) for value in ids]
     return texts

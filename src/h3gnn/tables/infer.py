@@ -40,7 +40,7 @@ NOT_ENCODED = ("identifier", "constant", "label", LEAK)
 NULL_WORDS = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "<na>", "nat", "\\n"})
 """Words that programs write for a missing value, in lower case."""
 MISSING_WORDS = NULL_WORDS | {"-", "--", "?", "unknown", "missing"}
-"""Words for a missing number, date or boolean. In a column of words they are words."""
+"""Words for a missing number, date or boolean. In a column of words only those of programs are missing."""
 TRUE = frozenset({"true", "yes", "t", "y", "1", "1.0"})
 FALSE = frozenset({"false", "no", "f", "n", "0", "0.0"})
 MOST_CATEGORIES = 100  # A column of long values with more distinct ones than this is text
@@ -103,8 +103,9 @@ class Cells:
 
     @cached_property
     def texts(self) -> Array:
-        """The cells as text, None where missing or empty."""
-        return _objects(None if one is None else _cell_text(one) or None for one in self.values)
+        """The cells as text, None where missing, empty, or a word that programs write for that."""
+        texts = (None if one is None else _cell_text(one) for one in self.values)
+        return _objects(None if one is None or one.lower() in NULL_WORDS else one for one in texts)
 
     @cached_property
     def known(self) -> list[str]:

@@ -22,6 +22,7 @@ from h3gnn.graphs.structural import build_graph
 from h3gnn.graphs.targets import AUTO
 from h3gnn.tables.edges import EdgeRows, EdgeTable, join_edges, open_edges, read_rows, unknown_ids
 from h3gnn.tables.features import FeatureFile, FeatureOptions, read_features
+from h3gnn.tables.infer import NULL_WORDS
 from h3gnn.tables.labels import LabelColumn, read_labels
 from h3gnn.tables.leaks import Target
 from h3gnn.tables.plan import TablePlan
@@ -262,7 +263,7 @@ def read_graph(
     edges_first = features is None or unknown_nodes == "add"
     rows = [read_rows(one, None, None, rules) for one in tables] if edges_first else []
     if features is None:
-        nodes = FeatureFile(None, _nodes_of_edges(tables, rows, found, label_table), named=True)
+        nodes = FeatureFile(None, _nodes_of_edges(tables, rows, found, label_table, rules), named=True)
     else:
         label = label_column if labels is None else None
         of_labels = ("label", "number", "number:plain", "number:grouped", "number:comma")
@@ -339,14 +340,35 @@ def _nodes_of_edges(
     rows: Sequence[EdgeRows],
     labels: Labels | None,
     label_table: LabelTable | None,
+    rules: EdgeRules,
 ) -> Ids:
     """Return all ids of edges and labels, sorted."""
     everything = one_kind(_all_ids(rows, labels))
+    _check_words(everything, rules)
     for one, block in zip(tables, rows, strict=True):
         _check_no_header([end[0] for end in block.ids], everything, one.table)
     if labels is not None and label_table is not None:
         _check_no_header([labels.ids[0]], everything, label_table.table)
-    return np.sort(np.asarray(pd.unique(everything)))
+    nodes = np.sort(np.asarray(pd.unique(everything)))
+    if rules.unknown_nodes != "drop" or nodes.dtype.kind != "O":
+        return nodes
+    return nodes[[one.lower() not in NULL_WORDS for one in nodes]]
+
+
+def _check_words(ids: Ids, rules: EdgeRules) -> None:
+    """Ask about ids that are words for a missing value, and about 1 beside 1.0."""
+    known = {*ids.tolist()} if ids.dtype.kind == "O" else set[str]()
+    word = next((one for one in sorted(known) if one.lower() in NULL_WORDS), None)
+    if word is not None and rules.unknown_nodes == "error":
+        raise GraphError(
+            f"the id {word!r} of {int((ids == word).sum()):,} rows is a word for a missing value; leave the "
+            "edges out (--unknown-nodes drop), or make it a node (--unknown-nodes add)",
+            code="id-missing-word",
+        )
+    both = next((one for one in sorted(known) if one.endswith(".0") and one[:-2] in known), None)
+    if both is not None:
+        message = f"the ids {both[:-2]} and {both} may be one node: write them alike"
+        raise GraphError(message, code="id-ambiguous")
 
 
 def _check_no_header(first: list[Any], everything: Ids, table: Table) -> None:

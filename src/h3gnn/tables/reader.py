@@ -7,6 +7,7 @@ error describes all of them.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +23,17 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.ids import PLAIN, NodeIndex, dates_as_text, id_text, is_missing, is_plain, one_kind, quoted
+from h3gnn.graphs.ids import (
+    LARGEST_EXACT,
+    PLAIN,
+    NodeIndex,
+    dates_as_text,
+    id_text,
+    is_missing,
+    is_plain,
+    one_kind,
+    quoted,
+)
 from h3gnn.tables import files
 from h3gnn.tables.files import Problems, check_table_memory, reading, rows_of, split_line, text_blocks
 from h3gnn.tables.frames import column_names, counted, is_frame, is_table
@@ -63,13 +74,12 @@ def arrow_ids(column: Any, place: str) -> Any:
 
 def _whole_numbers(column: Any, place: str) -> Any:
     """Return ids that are stored as floats, as a column of integers with gaps is, as int64."""
-    numbers = column.drop_null().to_numpy(zero_copy_only=False).astype(np.float64)
-    odd = numbers[~(np.abs(numbers) < 2**53) | (numbers != np.floor(numbers))]
+    column = pc.if_else(pc.is_nan(column), None, column.cast(pa.float64()))
+    numbers = column.drop_null().to_numpy(zero_copy_only=False)
+    odd = numbers[~(np.abs(numbers) < LARGEST_EXACT) | (numbers != np.floor(numbers))]
     if odd.size:
-        message = (
-            f"{place}: {odd[0]:.17g} is a float and no exact node id; store the ids as integers or as text"
-        )
-        raise GraphError(message, code="id-type-invalid")
+        what = f"{odd[0]:.17g} is a float and no exact node id"
+        raise GraphError(f"{place}: {what}; store the ids as integers or as text", code="id-type-invalid")
     return column.cast(pa.int64())
 
 
@@ -160,17 +170,28 @@ class LoadedTable:
 
     def _ids(self, at: int) -> Ids:
         place = f"{self.table.path}{self.table.title(at)}"
+        self.table.check_ids(at)
         with reading(self.table.path, "a table"):
             return one_kind([decode_ids(chunk, place) for chunk in self.columns[at].chunks])
 
     def is_unique(self, at: int) -> bool:
         """Whether a column has another value in every row."""
+        ids = self._ids(at) if self._may_be_ids(at) else None
+        return ids is not None and bool(pd.Index(ids).is_unique and ids[0] != "")
+
+    def _may_be_ids(self, at: int) -> bool:
         kind = self.columns[at].type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        if not (pa.types.is_integer(kind) or _is_text(kind)):
-            return False
-        ids = self._ids(at)
-        return bool(pd.Index(ids).is_unique and ids[0] != "")
+        return bool(pa.types.is_integer(kind) or _is_text(kind))
+
+    def find(self, at: int, nodes: NodeIndex) -> Rows:
+        """Return the node of each row by the id in a column, -1 where unknown; nothing if it holds no ids."""
+        try:
+            return nodes.find(self._ids(at))
+        except GraphError as error:
+            if error.code != "id-type-invalid":
+                raise
+            return NO_ROWS
 
     def check_known(self, parts: Sequence[Ids], known: Ids, known_by: Path | None) -> None:
         """Add the rows with an id that is not among the known ones to the problems; `parts` are columns."""
@@ -181,6 +202,8 @@ class LoadedTable:
             shown = str(node) if is_plain(str(node)) else quoted(node)
             hint = "" if row or self.table.header else "if this row is a header, use --header; "
             what = f"node {shown} is unknown; it is not in {known_by}"
+            if (other := _alike(node)) is not None and index.find(np.array([other]))[0] >= 0:
+                what += f", which has {other}: ids are compared as text"
             self.add(row, None, what, hint + FIX_UNKNOWN, "node-unknown")
 
     def numbers(self, columns: Sequence[int]) -> Floats | None:
@@ -309,6 +332,9 @@ class Table:
         with reading(self.path, "Parquet"):
             return 1 + int(pq.read_metadata(self.path).num_rows) // files.BLOCK_ROWS
 
+    def check_ids(self, at: int) -> None:
+        """Reject a column of ids in which two cells of different types have the same text."""
+
     def _malformed_rows(self, counts: Mapping[int, int]) -> Problems:
         """Return rows that have too few or too many cells as problems."""
         problems = Problems(self.path)
@@ -424,6 +450,16 @@ class FrameTable(Table):
             return ""
         return ", the index" if column == len(self.names) else f", column {self.names[column]!r}"
 
+    def check_ids(self, at: int) -> None:
+        """Reject a column of ids in which two cells of different types have the same text."""
+        if pd.api.types.is_object_dtype(self.cells[at]):
+            forms = {(isinstance(one, str), id_text(one)) for one in self.cells[at] if not is_missing(one)}
+            texts = Counter(text for _, text in forms)
+            if len(texts) < len(forms):
+                both = texts.most_common(1)[0][0]
+                message = f"{self.path}{self.title(at)}: {both} and {both!r} are ids of different types"
+                raise GraphError(f"{message}; store all ids as text, or all as integers", code="id-ambiguous")
+
     def _arrow_blocks(self, wanted: Sequence[int], malformed: dict[int, int]) -> Iterator[list[Any]]:
         yield [_arrow_column(self.cells[at]) for at in wanted]
 
@@ -494,6 +530,15 @@ def open_table(
     columns = cells[0] if known else [f"column {position + 1}" for position in range(len(cells[0]))]
     start = after if known else begin
     return Table(file, tuple(columns), known, header is None, delimiter, start, line + known)
+
+
+def _alike(node: Any) -> int | None:
+    """Return the integer that a text such as 1.0, 007 or 1e5 may denote."""
+    try:
+        number = float(node) if isinstance(node, str) else 0.5
+    except ValueError:
+        return None
+    return int(number) if abs(number) < LARGEST_EXACT and number.is_integer() else None
 
 
 def add_duplicates(problems: Problems, ids: Ids, place: Callable[[int], str]) -> None:
