@@ -172,16 +172,16 @@ def _print_table(result: Comparison) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from h3gnn.evaluation.metrics import TITLES
+    from h3gnn.evaluation.results import ALL_TITLES, formatted
     from h3gnn.experiments.methods import METHODS
-    from h3gnn.report.tables import other_measures, percent, rare_class_note
+    from h3gnn.report.tables import measures_note, other_measures, percent
 
     shown = [result.results[name] for name in result.ranked]
     reference, rare = "H3GNN" if result.reference == "h3gnn" else "the best", result.leading != "accuracy"
     table = Table(title=escape(shown[0].graph), title_justify="left", box=SIMPLE_HEAD)
     others = other_measures(result.leading) if rare else []
-    between = [TITLES[name] for name in others] if rare else ["95 %\ninterval", "macro F1", "sec."]
-    for heading in ("method", TITLES[result.leading], *between, f"against {reference} (p)"):
+    between = [ALL_TITLES[name] for name in others] if rare else ["95 %\ninterval", "macro F1", "sec."]
+    for heading in ("method", ALL_TITLES[result.leading], *between, f"against {reference} (p)"):
         shown_as = heading if "\n" in heading else heading.replace(" ", "\n", 1)
         table.add_column(shown_as, justify="left" if heading == "method" else "right")
     for name, one in zip(result.ranked, shown, strict=True):
@@ -194,14 +194,14 @@ def _print_table(result: Comparison) -> None:
         table.add_row(
             f"{'★' if name == result.ranked[0] else ' '} {escape(one.method)}",
             percent(result.score(name)),
-            *([f"{100 * one.score(other).mean:.1f}" for other in others] if rare else usual),
+            *([formatted(other, one.score(other)).split(" ±")[0] for other in others] if rare else usual),
             _versus(result, name),
         )
     for name, left in result.left_out.items():
         table.add_row(f"  {escape(METHODS[name].title)}", left.word, *[""] * (len(table.columns) - 2))
     Console().print(table)
     if rare:
-        typer.echo(rare_class_note(shown[0]))
+        typer.echo(measures_note(shown[0]))
     typer.echo(_legend(shown))
     for left in result.left_out.values():
         typer.echo(left.why)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from h3gnn.evaluation.clustering import clustering_accuracy, kmeans_clusters
-from h3gnn.evaluation.probe import common_spread, probe_candidates, standardise
-from h3gnn.evaluation.protocols import VALIDATION
+from h3gnn.evaluation.numbers import is_known
+from h3gnn.evaluation.probe import common_spread, probe_candidates, ridge_candidates, standardise
+from h3gnn.evaluation.protocols import NUMBERS, VALIDATION
 
 RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 """Ridge penalties, relative to a kernel with ones on its diagonal."""
@@ -20,7 +21,7 @@ CHUNK_BYTES = 2**30  # of inner products per chunk of splits
 
 
 class Split(NamedTuple):
-    """Training and validation nodes and their classes."""
+    """Training and validation nodes and their classes or numbers."""
 
     training: Tensor
     validation: Tensor
@@ -29,7 +30,7 @@ class Split(NamedTuple):
 
 
 class RidgeValidation:
-    r"""Validation accuracy of ridge regression onto the classes, without labels of test nodes.
+    r"""Validation accuracy of ridge regression onto the classes, or R² onto numbers; no labels of test nodes.
 
     With the rows z of the standardised embedding scaled so that :math:`k(u, v) = z_u^\top z_v / D + 1`,
 
@@ -37,7 +38,8 @@ class RidgeValidation:
 
     for the training nodes t of each split. All splits are solved together, with padding. One penalty ρ is
     chosen for all splits; one for each would reward luck. Labels are int64 `[nodes]`, negative where unknown,
-    masks bool `[nodes, splits]`. Without `by_column` all columns share one scale, for blocks with weights.
+    or numbers, NaN where unknown; masks are bool `[nodes, splits]`. Without `by_column` all columns share one
+    scale, for blocks with weights.
     """
 
     def __init__(
@@ -50,12 +52,17 @@ class RidgeValidation:
         *,
         by_column: bool = True,
     ) -> None:
-        known, self.by_column = labels >= 0, by_column
-        self.ridges, self.device, self.classes = ridges, device, int(labels.max()) + 1
+        known, self.by_column = is_known(labels), by_column
+        self.ridges, self.device = ridges, device
+        self.classes = NUMBERS if labels.is_floating_point() else int(labels.max()) + 1
         splits = []
         for masks in zip(train_mask.t(), val_mask.t(), strict=True):
             training, validation = (torch.nonzero(mask & known).flatten() for mask in masks)
-            splits.append(Split(training, validation, labels[training], labels[validation]))
+            own, truth = labels[training], labels[validation]
+            if self.classes == NUMBERS and len(own):
+                scale = own.std(correction=0).clamp_min(torch.finfo(own.dtype).tiny)
+                own, truth = (((one - own.mean()) / scale).float() for one in (own, truth))
+            splits.append(Split(training, validation, own, truth))
         self._set(splits, [0] * len(splits))
 
     @classmethod
@@ -76,19 +83,21 @@ class RidgeValidation:
         self.used = used.to(self.device)
         self.training = self._padded([torch.searchsorted(used, one.training) for one in splits], 0)
         self.validation = self._padded([torch.searchsorted(used, one.validation) for one in splits], 0)
-        self.truth = self._padded([one.truth for one in splits], -1)
+        self.truth = self._padded([one.truth for one in splits], np.nan if self.classes == NUMBERS else -1)
         self.val_counts = torch.tensor([len(one.truth) for one in splits], device=self.device).clamp_min(1)
         counts = torch.tensor([len(one.training) for one in splits], device=self.device)
         self.is_real = torch.arange(self.training.shape[1], device=self.device) < counts[:, None]
         labels = self._padded([one.labels for one in splits], 0)
-        self.targets = torch.nn.functional.one_hot(labels, self.classes) * self.is_real[:, :, None].float()
+        wanted = labels[:, :, None]
+        wanted = torch.nn.functional.one_hot(labels, self.classes) if self.classes else wanted
+        self.targets = wanted * self.is_real[:, :, None].float()
 
-    def _padded(self, rows: Sequence[Tensor], value: int) -> Tensor:
+    def _padded(self, rows: Sequence[Tensor], value: float) -> Tensor:
         padded = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=value)
         return padded.to(self.device)
 
     def accuracies(self, rows: Tensor) -> Tensor:
-        """Return the accuracy of an embedding `[nodes, D]` per split; 0 if it is not finite."""
+        """Return the accuracy or R² of an embedding `[nodes, D]` per split; 0 if it is not finite."""
         finite, rows = rows.isfinite().all(), rows.nan_to_num(0.0, 0.0, 0.0)
         spread = None if self.by_column else common_spread(rows)
         scaled = standardise(rows, spread)[self.used] * rows.shape[1] ** -0.5
@@ -125,6 +134,11 @@ class RidgeValidation:
             added = ridge * torch.eye(within.shape[1], device=self.device)
             factor, _ = torch.linalg.cholesky_ex(within + added)
             answer = torch.bmm(across, torch.cholesky_solve(targets, factor))
+            if self.classes == NUMBERS:
+                truth = self.truth[some]
+                error, total = ((one**2).nansum(dim=1) for one in (answer[..., 0] - truth, truth))
+                right.append((total - error) / total.clamp_min(torch.finfo(total.dtype).tiny))
+                continue
             right.append((answer.argmax(dim=-1) == self.truth[some]).sum(dim=1) / self.val_counts[some])
         return torch.stack(right)
 
@@ -141,9 +155,10 @@ def validation_accuracy(ridge: RidgeValidation) -> Criterion:
 def probe_accuracy(labels: Tensor, train_mask: Tensor, val_mask: Tensor) -> Criterion:
     """Score by the mean validation accuracy of the linear probe, which is slower than ridge regression."""
     known = (labels, train_mask, val_mask, torch.zeros_like(val_mask))
+    fit = ridge_candidates if labels.is_floating_point() else probe_candidates
 
     def score(embedding: Tensor) -> float:
-        found = probe_candidates(embedding, *known)
+        found = fit(embedding, *known)
         choices = VALIDATION.choose({0: found})
         return float(np.mean([found.val_accuracy[i, one.position] for i, one in enumerate(choices)]))
 

@@ -15,7 +15,13 @@ from torch import Tensor
 
 from h3gnn.errors import InputError
 from h3gnn.evaluation.clustering import MEASURES, cluster_scores, kmeans_clusters
-from h3gnn.evaluation.probe import as_rows, gradient_candidates, probe_candidates, scaled_candidates
+from h3gnn.evaluation.probe import (
+    as_rows,
+    gradient_candidates,
+    probe_candidates,
+    ridge_candidates,
+    scaled_candidates,
+)
 from h3gnn.evaluation.protocols import (
     VALIDATION,
     Candidates,
@@ -37,8 +43,22 @@ PROBES: dict[str, Callable[..., Candidates]] = {
 the paper; "features" is "logistic" with one scale for all columns; "scaled" chooses between both scalings."""
 
 
-def find_probe(name: str) -> Callable[..., Candidates]:
-    """Return a probe by name."""
+OF_NUMBERS: dict[str, Callable[..., Candidates]] = {
+    "logistic": ridge_candidates,
+    "features": partial(ridge_candidates, by_column=False),
+    "scaled": scaled_candidates,
+}
+"""The same for numbers, by ridge regression."""
+
+
+def find_probe(name: str, *, numbers: bool = False) -> Callable[..., Candidates]:
+    """Return a probe of classes or numbers by name."""
+    if numbers and name in PROBES:
+        if name not in OF_NUMBERS:
+            raise InputError(
+                f"the probe {name!r} predicts classes only: omit --probe", code="task-unsupported"
+            )
+        return OF_NUMBERS[name]
     if name not in PROBES:
         raise InputError(f"unknown probe {name!r}; the probes are {', '.join(PROBES)}", code="unknown-probe")
     return PROBES[name]
@@ -61,9 +81,10 @@ class Evaluator:
     k-means runs on the chosen epoch. "validation" chooses an epoch per split, so k-means uses the last one;
     `published` uses the best epoch of each measure, as the released code does.
 
-    Labels are int64 `[nodes]`, negative where unknown, masks bool `[nodes, splits]`. `parts` is the number of
-    models whose embeddings are concatenated, for "label-free"; `cluster_options` are `seeds` and `n_init` of
-    `cluster_scores`; `top` is the k of recall at k, by default the number of test nodes of the rare class.
+    Labels are int64 `[nodes]`, negative where unknown, or numbers, NaN where unknown; masks are bool
+    `[nodes, splits]`. `parts` is the number of models whose embeddings are concatenated, for "label-free";
+    `cluster_options` are `seeds` and `n_init` of `cluster_scores`; `top` is the k of recall at k, by default
+    the number of test nodes of the rare class. Numbers are not compared with clusters.
     `progress` receives the next step and the fraction of the scoring that is done.
     """
 
@@ -84,8 +105,12 @@ class Evaluator:
         progress: Callable[[str, float], None] = lambda step, share: None,
     ) -> None:
         self.labels, self.masks, self.protocol = labels, (train_mask, val_mask, test_mask), protocol
-        self.epoch_rule, self.fit = protocol.epoch_rule(epoch_rule), find_probe(probe)
-        self.cluster, self.cluster_options = cluster, cluster_options or {}
+        numbers = labels.is_floating_point()
+        self.epoch_rule, self.fit = protocol.epoch_rule(epoch_rule), find_probe(probe, numbers=numbers)
+        if numbers and self.epoch_rule == "label-free":
+            message = "the epoch rule label-free needs classes; use last or validation for numbers"
+            raise InputError(message, code="task-unsupported")
+        self.cluster, self.cluster_options = cluster and not numbers, cluster_options or {}
         self.parts, self.top, self.progress = parts, top, progress
         self.kept: tuple[int, Any] | None = None
         self.best_agreement = -np.inf

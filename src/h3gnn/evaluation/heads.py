@@ -70,6 +70,12 @@ class Target:
         return Target(self.values[chosen], self.classes)
 
     @property
+    def labelled(self) -> Integers:
+        """Positions of the values that are not missing: -1, or NaN."""
+        known = self.values >= 0 if self.classes else ~np.isnan(self.values)
+        return np.flatnonzero(known)
+
+    @property
     def outputs(self) -> int:
         """Number of predicted values per node."""
         return max(1, self.classes)

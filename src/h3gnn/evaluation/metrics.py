@@ -14,6 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from h3gnn.evaluation.numbers import is_known
+
 MAJORITY = 0.8
 """Accuracy does not lead if the largest class has this share: always predicting it is that accurate."""
 TITLES = {
@@ -25,7 +27,7 @@ TITLES = {
 }
 """Titles of accuracy and of the secondary measures."""
 RECALLS = np.linspace(0.0, 1.0, 51)  # at which a precision–recall curve is stored
-ONE_CLASS = "all labelled nodes have one class: accuracies say nothing, and there is no ROC-AUC"
+ONE_CLASS = "all labelled nodes have one class or number: scores say nothing"
 
 Labels = npt.NDArray[Any]
 Floats = npt.NDArray[np.floating]
@@ -159,11 +161,11 @@ def label_problems(
     labels: Tensor, train: Tensor, val: Tensor, test: Tensor, class_names: Sequence[str] = ()
 ) -> list[str]:
     """Return the scores that cannot be computed, and why, for masks `[nodes, splits]`."""
-    known = (labels >= 0)[:, None]
+    known, numbers = is_known(labels)[:, None], labels.is_floating_point()
     train, val, test = (mask & known for mask in (train, val, test))
-    problems = [ONE_CLASS] if len(torch.unique(labels[labels >= 0])) < 2 else []
+    problems = [ONE_CLASS] if len(torch.unique(labels[known[:, 0]])) < 2 else []
     for mask, name, effect in (
-        (train, "training", "the classifier is untrained there"),
+        (train, "training", "the probe is untrained there"),
         (val, "validation", "nothing can be chosen there, and the probe uses its first penalty"),
         (test, "test", "there is no accuracy there"),
     ):
@@ -171,7 +173,7 @@ def label_problems(
             problems.append(f"{empty} of {mask.shape[1]} split(s) have no labelled {name} node: {effect}")
     unseen: set[int] = set()
     for training, testing in zip(train.t(), test.t(), strict=True):
-        if training.any():
+        if training.any() and not numbers:
             unseen |= set(labels[testing].tolist()) - set(labels[training].tolist())
     if unseen:
         first = sorted(unseen)[:5]
@@ -193,5 +195,5 @@ def warn_label_problems(
 
 def usable_splits(labels: Tensor, *masks: Tensor) -> Tensor:
     """Return which splits have a labelled node in each mask, bool `[splits]`."""
-    known = (labels >= 0)[:, None]
+    known = is_known(labels)[:, None]
     return torch.stack([(mask & known).any(dim=0) for mask in masks]).all(dim=0)

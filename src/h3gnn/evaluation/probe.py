@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
+from h3gnn.evaluation.numbers import solve_ridge
 from h3gnn.evaluation.protocols import (
     VALIDATION,
     Candidates,
@@ -23,6 +24,7 @@ from h3gnn.evaluation.protocols import (
     join_splits,
     rarest_known_class,
     score,
+    summarize_numbers,
     summarize_split,
 )
 from h3gnn.resources import map_in_threads, one_thread
@@ -209,13 +211,48 @@ def probe_candidates(
     return join_splits([one for group in groups for one in group])
 
 
+def ridge_candidates(
+    embedding: npt.ArrayLike | Tensor | SharedEmbedding,
+    numbers: Tensor,
+    train_mask: Tensor,
+    val_mask: Tensor,
+    test_mask: Tensor,
+    strengths: Sequence[float] = L2_GRID,
+    classes: int | None = None,
+    by_column: bool = True,
+) -> Candidates:
+    """Fit a ridge regression onto numbers for each split and L2 strength; see `probe_candidates`."""
+    shared = SharedEmbedding.of(embedding)
+    given = numbers, train_mask, val_mask, test_mask
+    numbers, train, val, test = (one.to(shared.rows.device) for one in given)
+    train = train & ~numbers.isnan()[:, None]
+    settings = [{"strength": value} for value in strengths]
+    with one_thread(len(numbers)):
+        basis = _Basis(shared, train, by_column)
+
+    def fit(splits: list[int]) -> list[Candidates]:
+        nodes = torch.nonzero(train[:, splits].any(dim=1)).flatten()
+        rows, found = basis.rows_for(nodes).double(), []
+        for split in splits:
+            own, scored = (torch.nonzero(one[:, split]).flatten() for one in (train, val | test))
+            weights = solve_ridge(rows[own], numbers[own], strengths if len(own) else ())
+            predicted = weights[:, :-1] @ rows[scored].mT + weights[:, -1:]
+            masks = val[scored, split], test[scored, split]
+            found.append(summarize_numbers(predicted, numbers[scored], *masks, settings))
+        return found
+
+    groups = map_in_threads(fit, basis.groups, len(numbers), numbers.device.type)
+    return join_splits([one for group in groups for one in group])
+
+
 def scaled_candidates(
-    embedding: npt.ArrayLike | Tensor | SharedEmbedding, *given: Any, **options: Any
+    embedding: npt.ArrayLike | Tensor | SharedEmbedding, labels: Tensor, *given: Any, **options: Any
 ) -> Candidates:
     """Return `probe_candidates` of both scalings: each column separately, and all by one number."""
     shared = SharedEmbedding.of(embedding)
     by_scale = {"columns": {**options, "by_column": True}, "common": {**options, "by_column": False}}
-    found = {scale: probe_candidates(shared, *given, **how) for scale, how in by_scale.items()}
+    fit = ridge_candidates if labels.is_floating_point() else probe_candidates
+    found = {scale: fit(shared, labels, *given, **how) for scale, how in by_scale.items()}
     return concat_candidates(found, "scale")
 
 

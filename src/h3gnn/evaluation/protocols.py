@@ -14,29 +14,33 @@ from torch import Tensor
 from h3gnn.errors import InputError
 from h3gnn.evaluation import metrics
 from h3gnn.evaluation.metrics import rarest_class
+from h3gnn.evaluation.numbers import number_measures, r_squared
 
 EPOCH_RULES = ("last", "validation", "label-free")
 """Choice of the training epoch: the last, by each split's validation nodes, or without labels."""
 INVERSE_TEMPERATURES = tuple(2 ** (step / 2) for step in range(-8, 25))
 """1/16 to 4096: strong penalties leave small differences."""
+NUMBERS = 0
+"""In place of a number of classes: numbers are predicted."""
 
 Setting = Mapping[str, float | str]
 
-HeldOutLabels = Sequence[npt.NDArray[np.int64]]
-"""The labels of each split's test nodes."""
+HeldOutLabels = Sequence[npt.NDArray[Any]]
+"""The labels of each split's test nodes: classes, or numbers."""
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Classifiers of one embedding, one for each split and setting.
+    """Classifiers or regressions on one embedding, one for each split and setting.
 
-    They hold scores on validation nodes and predictions for test nodes, but no test labels.
+    They hold scores on validation nodes and predictions for test nodes, but no test labels. For numbers,
+    `classes` is `NUMBERS`, accuracy is R², loss the squared error, and there are no odds.
 
     Attributes:
         settings: of each candidate of a split, such as `{"strength": 0.1}`.
         val_accuracy, val_loss: on each split's validation nodes, `[splits, settings]`; see `tempered_loss`.
         val_nodes: number of labelled validation nodes, `[splits]`.
-        predicted: for each split, the predicted classes of its test nodes, `[settings, nodes]`.
+        predicted: for each split, the predicted classes or numbers of its test nodes, `[settings, nodes]`.
         odds: for each split, log p / (1 − p) of the rare class at its test nodes, `[settings, nodes]`.
         rare: the class with the fewest training and validation nodes.
     """
@@ -45,7 +49,7 @@ class Candidates:
     val_accuracy: npt.NDArray[np.float64]
     val_loss: npt.NDArray[np.float64]
     val_nodes: npt.NDArray[np.int64]
-    predicted: tuple[npt.NDArray[np.int16], ...]
+    predicted: tuple[npt.NDArray[Any], ...]
     odds: tuple[npt.NDArray[np.float32], ...]
     classes: int
     rare: int = 1
@@ -76,6 +80,29 @@ def summarize_split(
         (log_odds(at_test, rare).cpu().numpy(),),
         log_p.shape[-1],
         rare,
+    )
+
+
+def summarize_numbers(
+    predicted: Tensor, numbers: Tensor, val: Tensor, test: Tensor, settings: Sequence[Setting]
+) -> Candidates:
+    """Return the candidates of one split from predicted numbers `[settings, nodes]`.
+
+    `numbers` are `[nodes]`, NaN where unknown; `val` and `test` are bool `[nodes]`.
+    """
+    labelled = torch.nonzero(val & ~numbers.isnan()).flatten()
+    truth, found = numbers[labelled].double(), predicted[:, labelled].double()
+    loss = (found - truth).square().sum(dim=1) / max(1, len(labelled))
+    spread = float((truth - truth.mean()).square().mean()) if len(labelled) else 0.0
+    at_test = predicted[:, torch.nonzero(test).flatten()].double().cpu().numpy()
+    return Candidates(
+        tuple(settings),
+        (1 - loss / max(spread, 1e-300))[None].cpu().numpy(),
+        loss[None].cpu().numpy(),
+        np.array([len(labelled)]),
+        (at_test,),
+        (np.empty((len(at_test), 0), dtype=np.float32),),
+        NUMBERS,
     )
 
 
@@ -132,9 +159,15 @@ def candidates_from_scores(
 ) -> Candidates:
     """Return the candidates of one fitted classifier per split, such as a supervised network.
 
-    Log-probabilities are `[splits, nodes, classes]`, masks `[nodes, splits]`; the odds are of `rare`.
+    Log-probabilities are `[splits, nodes, classes]`, numbers `[splits, nodes, 1]`, masks `[nodes, splits]`.
+    The odds are of `rare`.
     """
     labels, val, test = (one.to(log_p.device) for one in (labels, val_mask, test_mask))
+    if labels.is_floating_point():
+        each = enumerate(log_p[..., 0])
+        return join_splits(
+            [summarize_numbers(one[None], labels, val[:, i], test[:, i], [{}]) for i, one in each]
+        )
     return join_splits(
         [summarize_split(one[None], labels, val[:, i], test[:, i], [{}], rare) for i, one in enumerate(log_p)]
     )
@@ -147,7 +180,9 @@ def count_classes(labels: Tensor, train: Tensor, val: Tensor) -> int:
 
 
 def rarest_known_class(labels: Tensor, train: Tensor, val: Tensor) -> int:
-    """Return the class with the fewest training and validation nodes."""
+    """Return the class with the fewest training and validation nodes; 0 for numbers."""
+    if labels.is_floating_point():
+        return 0
     return rarest_class(labels[(train | val).any(dim=1)].cpu().numpy())
 
 
@@ -189,7 +224,8 @@ class Protocol:
         `published` takes the best test accuracy. The others consider all candidates whose validation accuracy
         is within one standard error of the best, and take the one with the smallest validation loss
         (`tempered_loss`): a few dozen nodes do not separate such candidates by accuracy, but often by loss
-        (`python -m benchmarks.choosing`). Only protocols that use test labels accept them.
+        (`python -m benchmarks.choosing`). Numbers are chosen by the squared error. Only protocols that use
+        test labels accept them.
         """
         if self.uses_test_labels != (test_labels is not None):
             needs = "needs" if self.uses_test_labels else "must not see"
@@ -199,14 +235,18 @@ class Protocol:
             for epoch, candidates in by_epoch.items()
             for position, setting in enumerate(candidates.settings)
         ]
-        chosen = []
+        chosen, numbers = [], next(iter(by_epoch.values())).classes == NUMBERS
+        measure = r_squared if numbers else metrics.accuracy
         for split, val_nodes in enumerate(by_epoch[every[0].epoch].val_nodes.tolist()):
             loss = np.concatenate([one.val_loss[split] for one in by_epoch.values()])
             if test_labels is None:
                 accuracy = np.concatenate([one.val_accuracy[split] for one in by_epoch.values()])
             else:
                 predicted = np.concatenate([one.predicted[split] for one in by_epoch.values()])
-                accuracy = np.array([metrics.accuracy(test_labels[split], one) for one in predicted])
+                accuracy = np.array([measure(test_labels[split], one) for one in predicted])
+            if numbers:
+                chosen.append(every[int(loss.argmin() if test_labels is None else accuracy.argmax())])
+                continue
             position = one_standard_error_rule(accuracy, loss, 0 if self.uses_test_labels else val_nodes)
             chosen.append(every[position])
         return chosen
@@ -259,7 +299,10 @@ def find_protocol(name: str) -> Protocol:
 
 @dataclass(frozen=True)
 class SplitScores:
-    """Scores of each split's chosen classifier; `secondary` has `metrics.secondary_measures`."""
+    """Scores of each split's chosen classifier; `secondary` has `metrics.secondary_measures`.
+
+    For numbers, accuracy is R², macro-F1 is NaN, and `secondary` has the other `number_measures`.
+    """
 
     accuracy: list[float]
     macro_f1: list[float]
@@ -294,17 +337,23 @@ def score(
     for split, choice in enumerate(choices):
         candidates, position, labels = by_epoch[choice.epoch], choice.position, test_labels[split]
         predicted, odds = candidates.predicted[split][position], candidates.odds[split][position]
+        validation.append(float(candidates.val_accuracy[split, position]))
+        if candidates.classes == NUMBERS:
+            measures = number_measures(labels, predicted)
+            accuracy.append(measures.pop("r2"))
+            f1.append(float("nan"))
+            secondary.append(measures)
+            continue
         accuracy.append(metrics.accuracy(labels, predicted))
         f1.append(metrics.macro_f1(labels, predicted))
         if candidates.classes == 2:
             auc.append(metrics.roc_auc(labels, odds, candidates.rare))
         secondary.append(metrics.secondary_measures(labels, predicted, odds, candidates.rare, top))
-        validation.append(float(candidates.val_accuracy[split, position]))
     each = {name: [one[name] for one in secondary] for name in secondary[0]} if secondary else {}
     return SplitScores(accuracy, f1, auc or None, validation, [choice.as_dict() for choice in choices], each)
 
 
-def held_out_labels(labels: Tensor, test_mask: Tensor) -> list[npt.NDArray[np.int64]]:
+def held_out_labels(labels: Tensor, test_mask: Tensor) -> list[npt.NDArray[Any]]:
     """Return the labels of each split's test nodes, in node order."""
     known, masks = labels.cpu().numpy(), test_mask.cpu().numpy()
     return [known[masks[:, split]] for split in range(masks.shape[1])]

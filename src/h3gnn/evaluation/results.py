@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.evaluation.metrics import TITLES, leading_measure
+from h3gnn.evaluation.numbers import IN_UNITS, NUMBER_TITLES
 from h3gnn.evaluation.protocols import EVERY, SplitScores
 
 TEST_TO_TRAIN = 20 / 48
@@ -20,6 +21,8 @@ SAME = (
     "clustering",
 )  # fmt: skip
 """Fields of a result that are stored unchanged."""
+ALL_TITLES = {**TITLES, **NUMBER_TITLES}
+"""Titles of all measures."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,15 @@ class RepeatedScore:
         return cls([[float("nan") if one is None else float(one) for one in row] for row in rows])
 
 
+def formatted(name: str, score: RepeatedScore) -> str:
+    """Return mean ± standard deviation of a measure, in per cent or in the unit of the number; or a dash."""
+    if not score.flat.size:
+        return "–"
+    if name in IN_UNITS:
+        return f"{score.mean:.4g} ± {score.std:.2g}"
+    return f"{100 * score.mean:.1f} ± {100 * score.std:.1f} %"
+
+
 @dataclass(frozen=True, repr=False)
 class Result:
     """The scores of a method on a graph, with everything they depend on.
@@ -83,11 +95,13 @@ class Result:
         seeds: of the training runs, in the order of the scores' rows.
         origin: commit and fingerprints of the code; None in old files.
         seconds: wall time of training and evaluation.
-        probe, macro_f1, roc_auc: on test nodes; ROC-AUC for two classes only.
+        probe, macro_f1, roc_auc: on test nodes; accuracy, or R² of numbers, which have no macro-F1 (NaN);
+            ROC-AUC for two classes only.
         validation: validation accuracy of the chosen classifiers.
         chosen: epoch and probe setting for each seed and split.
         clustering: mean, std and values of each measure; None if not requested.
-        secondary: measures that complement accuracy, by the keys of `metrics.TITLES`.
+        secondary: measures that complement accuracy or R², by the keys of `metrics.TITLES` or
+            `numbers.NUMBER_TITLES`.
         rare: the class of average precision and recall at k.
         top: the k of recall at k; None for the number of test nodes of that class.
     """
@@ -115,15 +129,26 @@ class Result:
 
     @property
     def leading(self) -> str:
-        """The measure to report first, see `metrics.leading_measure`."""
+        """The measure to report first: R² for numbers, else see `metrics.leading_measure`."""
+        if "mae" in self.secondary:
+            return "r2"
         if not TITLES.keys() - {"accuracy"} <= self.secondary.keys():  # an old file
             return "accuracy"
         name = leading_measure(self.secondary["majority"].mean, 2 if self.roc_auc is not None else 3)
         return "accuracy" if np.isnan(self.score(name).mean) else name
 
     def score(self, name: str) -> RepeatedScore:
-        """Return accuracy or a secondary measure by name."""
-        return self.probe if name == "accuracy" else self.secondary[name]
+        """Return accuracy, R² or a secondary measure by name."""
+        return self.probe if name in ("accuracy", "r2") else self.secondary[name]
+
+    def shown(self) -> dict[str, str]:
+        """Return title and value of every measure, the leading one first."""
+        names = [self.leading] if self.leading == "r2" else [self.leading, "accuracy"]
+        found = {name: self.score(name) for name in dict.fromkeys((*names, *self.secondary))}
+        titled = {ALL_TITLES[name]: formatted(name, one) for name, one in found.items()}
+        if self.leading != "r2":
+            titled["macro-F1"] = formatted("accuracy", self.macro_f1)
+        return titled | ({} if self.roc_auc is None else {"ROC-AUC": formatted("accuracy", self.roc_auc)})
 
     @property
     def description(self) -> str:
@@ -131,20 +156,13 @@ class Result:
         return EVERY[self.protocol].description
 
     def __repr__(self) -> str:
-        score = self.score(self.leading)
-        shown = f"{TITLES[self.leading]} {100 * score.mean:.1f} ± {100 * score.std:.1f} %"
-        return f"Result({self.method} on {self.graph}: {shown})"
+        title, shown = next(iter(self.shown().items()))
+        return f"Result({self.method} on {self.graph}: {title} {shown})"
 
     def _repr_html_(self) -> str:
         """Show all measures in a notebook, the leading one first, and the protocol."""
-        named = {
-            TITLES[name]: self.score(name)
-            for name in dict.fromkeys((self.leading, "accuracy", *self.secondary))
-        }
-        named |= {"macro-F1": self.macro_f1} | ({} if self.roc_auc is None else {"ROC-AUC": self.roc_auc})
         rows = "".join(
-            f"<tr><th>{html.escape(name)}</th><td>{100 * one.mean:.1f} ± {100 * one.std:.1f} %</td></tr>"
-            for name, one in named.items()
+            f"<tr><th>{html.escape(name)}</th><td>{shown}</td></tr>" for name, shown in self.shown().items()
         )
         title = f"<caption>{html.escape(self.method)} on {html.escape(self.graph)}</caption>"
         return f"<table>{title}{rows}</table><p>{html.escape(self.description)}</p>"
@@ -179,7 +197,7 @@ class Result:
             macro_f1=RepeatedScore.from_dict(probe["macro_f1"]),
             roc_auc=None if probe["roc_auc"] is None else RepeatedScore.from_dict(probe["roc_auc"]),
             validation=RepeatedScore.from_dict({"per_split": probe["validation"]}),
-            secondary={name: RepeatedScore.from_dict(probe[name]) for name in TITLES if name in probe},
+            secondary={name: RepeatedScore.from_dict(probe[name]) for name in ALL_TITLES if name in probe},
             rare=kept.get("rare_class", ""),
             top=kept.get("k"),
             origin=kept.get("origin"),

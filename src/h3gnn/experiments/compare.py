@@ -16,8 +16,9 @@ from h3gnn.baselines.registry import TooLargeError
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.metrics import TITLES, LabelWarning, usable_splits
+from h3gnn.evaluation.numbers import NUMBER_TITLES, is_known
 from h3gnn.evaluation.protocols import NESTED
-from h3gnn.evaluation.results import PairedTest, RepeatedScore, Result, paired_test
+from h3gnn.evaluation.results import ALL_TITLES, PairedTest, RepeatedScore, Result, formatted, paired_test
 from h3gnn.experiments.methods import METHODS, Method, variant
 from h3gnn.experiments.run import build_evaluator, labels_and_masks, method_params, run_method
 from h3gnn.experiments.search import fix_settings, ranges_of, run_nested
@@ -31,7 +32,7 @@ COMPARISON_FORMAT = "h3gnn comparison"
 
 @dataclass(frozen=True)
 class Skipped:
-    """Why a method has no result: `word` for a table ("too large" or "not here"), and a sentence."""
+    """Why a method has no result: a `word` for a table, such as "too large", and a sentence."""
 
     word: str
     why: str
@@ -88,7 +89,7 @@ class Comparison:
             return f"Only {first} was run: there is nothing to compare it with."
         other = self.reference if self.reference != winner else self.ranked[1]
         test, second = self.test(winner, other), self.results[other].method
-        unit = "points" if self.leading == "accuracy" else f"points of {TITLES[self.leading]}"
+        unit = "points" if self.leading == "accuracy" else f"points of {ALL_TITLES[self.leading]}"
         points = f"{100 * test.difference:.1f} {unit}"
         if test.n < 2:
             return (
@@ -115,10 +116,10 @@ class Comparison:
         """Show a notebook the methods, best first, and the verdict."""
         rows = "".join(
             f"<tr><th>{html.escape(self.results[name].method)}</th>"
-            f"<td>{100 * self.score(name).mean:.1f} ± {100 * self.score(name).std:.1f} %</td></tr>"
+            f"<td>{formatted(self.leading, self.score(name))}</td></tr>"
             for name in self.ranked
         )
-        head = f"<tr><th>method</th><th>{html.escape(TITLES[self.leading])}</th></tr>"
+        head = f"<tr><th>method</th><th>{html.escape(ALL_TITLES[self.leading])}</th></tr>"
         return f"<table>{head}{rows}</table><p>{html.escape(self.verdict)}</p>"
 
     def as_dict(self) -> dict[str, Any]:
@@ -185,7 +186,7 @@ class Comparing:
             "sha256": self.graph.provenance.sha256,
             "seeds": list(self.seeds) if method.has_chance else [],
             "params": method_params(method, self.model, self._grid),
-            "measures": [*TITLES, self.top],
+            "measures": [*TITLES, self.top] if self.graph.targets is None else [*NUMBER_TITLES],
             "h3gnn": versions()["h3gnn"],
         }
         if self.trials and ranges_of(method):
@@ -238,7 +239,11 @@ def compare(
             if stored is not None:
                 results[method.name] = stored
             reused(method, stored is not None)
-    missing = [method.name for method in methods if method.name not in results]
+    if graph.targets is not None:
+        for method in (one for one in methods if not one.predicts_numbers):
+            why = f"{method.title} predicts classes only, and the label is a number"
+            left_out[method.name] = Skipped("classes only", why)
+    missing = [one.name for one in methods if one.name not in results and one.name not in left_out]
     for name, result in _run(comparing, missing, min(jobs, len(missing)), watch):
         ended(METHODS[name], result)
         if isinstance(result, Skipped):
@@ -339,5 +344,5 @@ def _test_to_train(graph: Graph) -> float:
             f"{graph.provenance.source}: no split has labelled training and test nodes; label more nodes",
             code="no-usable-split",
         )
-    known = (labels >= 0)[:, None]
+    known = is_known(labels)[:, None]
     return int((test & known).sum()) / max(1, int((train & known).sum()))

@@ -83,6 +83,7 @@ class Method:
         settings: all settings that a result depends on, besides graph and seed.
         takes_settings: whether it also takes the user's settings of `H3GNN`.
         has_chance: whether the seed matters; without, one run is enough.
+        predicts_numbers: whether it also predicts numbers; every embedding does.
         probe: the probe of its embedding.
         system: the description of a published system.
         ranges: the values that a search chooses from; a system has its own.
@@ -96,6 +97,7 @@ class Method:
     settings: Mapping[str, Any] = field(default_factory=dict)
     takes_settings: bool = False
     has_chance: bool = True
+    predicts_numbers: bool = True
     probe: str = "logistic"
     system: System | None = None
     ranges: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -194,7 +196,8 @@ def supervised(system: System) -> Method:
         return predict(system.kind, task.graph, task.seeds, memory=memory, grid=grid, **options)
 
     title, settings = f"{system.title} (supervised)", {"grid": find_grid("small"), **asdict(system.settings)}
-    return Method(system.name, title, system.sees, predict=predict_splits, settings=settings, system=system)
+    method = Method(system.name, title, system.sees, predict=predict_splits, settings=settings, system=system)
+    return replace(method, predicts_numbers=False)
 
 
 def tabular(
@@ -306,14 +309,17 @@ _LISTED = (
         ("edges",),
         restart=WALKS["restart"],
     ),
-    tabular(
-        "correct-smooth",
-        "Correct & Smooth",
-        corrected,
-        CORRECTED,
-        GRAPH,
-        base=("linear", "boosting"),
-        restart=(0.2, 0.5),
+    replace(
+        tabular(
+            "correct-smooth",
+            "Correct & Smooth",
+            corrected,
+            CORRECTED,
+            GRAPH,
+            base=("linear", "boosting"),
+            restart=(0.2, 0.5),
+        ),
+        predicts_numbers=False,
     ),
     estimator("untrained", "untrained encoder", epochs=0),
     *((supervised if "labels" in system.sees else embedding)(system) for system in systems().values()),

@@ -90,7 +90,12 @@ def run_method(
     settings, params = settings_of(method, model, grid), method_params(method, model, grid)
     chooses = method.takes_settings and bool(settings["epochs"])
     options: dict[str, Any] = {"protocol": protocol, "epoch_rule": epoch_rule if chooses else "last"}
-    options |= {"probe": method.probe, "cluster": cluster, "parts": settings.get("n_models", 1), "top": top}
+    options |= {
+        "probe": method.probe,
+        "cluster": cluster and graph.targets is None,
+        "parts": settings.get("n_models", 1),
+        "top": top,
+    }
     options["progress"] = scoring
     rule = build_evaluator(graph, **options).epoch_rule  # rejects a graph without labels before training
     if chooses and rule != "last":
@@ -141,15 +146,20 @@ def make_result(
         graph=name or graph.provenance.source,
         sha256=graph.provenance.sha256,
         seconds=time.perf_counter() - started,
-        rare=graph.class_names[rare] if rare < graph.num_classes else str(rare),
+        rare=graph.class_names[rare]
+        if rare < graph.num_classes
+        else ""
+        if graph.num_classes == 0
+        else str(rare),
         **facts,
         **join_seeds(scores),
     )
 
 
 def labels_and_masks(graph: Graph) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return labels, training, validation and test masks; reject a graph without them."""
-    if graph.labels is None or not bool((graph.labels >= 0).any()):
+    """Return classes or numbers, training, validation and test masks; reject a graph without them."""
+    labels = graph.labels if graph.targets is None else graph.targets
+    if labels is None or not graph.labelled.any():
         raise InputError(
             f"{graph.provenance.source} has no labels to score against; `h3gnn cluster` needs none",
             code="no-labels",
@@ -159,7 +169,7 @@ def labels_and_masks(graph: Graph) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             f"{graph.provenance.source} has no splits into training, validation and test nodes",
             code="no-splits",
         )
-    return graph.labels, graph.train_mask, graph.val_mask, graph.test_mask
+    return labels, graph.train_mask, graph.val_mask, graph.test_mask
 
 
 def build_evaluator(graph: Graph, **options: Any) -> Evaluator:

@@ -27,13 +27,14 @@ from h3gnn.estimator import H3GNN
 from h3gnn.evaluation import protocols
 from h3gnn.evaluation.criteria import RidgeValidation
 from h3gnn.evaluation.evaluator import find_probe
+from h3gnn.evaluation.numbers import is_known
 from h3gnn.evaluation.probe import SharedEmbedding
 from h3gnn.evaluation.protocols import NESTED, Candidates, Choice, SplitScores
 from h3gnn.evaluation.results import Result
 from h3gnn.experiments import run
 from h3gnn.experiments.methods import Method, Task, snapshot_epochs
 from h3gnn.experiments.spaces import FREE, SearchBudget, check_varied, draw_settings, with_objectives
-from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.graph import Graph, stratify
 from h3gnn.preprocessing import Preprocessing, step_matrix
 from h3gnn.resources import one_thread
 from h3gnn.storage.runs import made_with
@@ -166,10 +167,11 @@ class Trainer:
 def resplit(labels: Tensor, train: Tensor, val: Tensor, draws: int, seed: int) -> tuple[Tensor, Tensor]:
     """Redistribute the training and validation nodes of one split, with the same class counts for training.
 
-    From labels (negative where unknown) and masks `[nodes]` to masks of both `[nodes, draws]`.
+    Numbers are stratified by quantile. From labels and masks `[nodes]` to masks of both `[nodes, draws]`.
     """
     generator = torch.Generator().manual_seed(seed)
-    own = (train | val) & (labels >= 0)
+    own = (train | val) & is_known(labels)
+    labels = stratify(labels) if labels.is_floating_point() else labels
     inner_train = torch.zeros(len(labels), draws, dtype=torch.bool)
     for one in torch.unique(labels[own]).tolist():
         members = torch.nonzero(own & (labels == one)).flatten()
@@ -182,7 +184,7 @@ def resplit(labels: Tensor, train: Tensor, val: Tensor, draws: int, seed: int) -
 
 
 class Resplit(NamedTuple):
-    """Labels `[nodes]` of a split's training and validation nodes, else -1, and masks `[nodes, draws]`."""
+    """Labels `[nodes]`, known for a split's training and validation nodes, and masks `[nodes, draws]`."""
 
     labels: Tensor
     train: Tensor
@@ -197,7 +199,7 @@ class SplitValidation:
         self.resplits: list[Resplit] = []
         for split in range(graph.num_splits):
             own_train, own_val = train[:, split], val[:, split]
-            own = torch.where(own_train | own_val, labels, -1)
+            own = torch.where(own_train | own_val, labels, torch.nan if labels.is_floating_point() else -1)
             draws = min(MAX_RESPLITS, RESPLIT_NODES // max(1, int(own_train.sum())))
             masks = (own_train[:, None], own_val[:, None])
             if draws > 1:
@@ -326,8 +328,10 @@ class NestedSearch(Trainer):
 
     @cached_property
     def classes(self) -> int:
-        """The number of classes among the training and validation nodes of all splits."""
+        """The number of classes among the training and validation nodes of all splits; 0 for numbers."""
         labels, train, val, _ = run.labels_and_masks(self.graph)
+        if labels.is_floating_point():
+            return protocols.NUMBERS
         return protocols.count_classes(labels, train, val)
 
     def embeddings(self) -> SearchResult:
@@ -411,7 +415,8 @@ class NestedSearch(Trainer):
 
     def _scores(self, seed: int, of_split: Sequence[Trial], changes: Changes, probe: str) -> SplitScores:
         """Probe the embedding of every setting that some split chose, and score each split with its own."""
-        evaluator, fit = run.build_evaluator(self.graph), find_probe(probe)
+        evaluator = run.build_evaluator(self.graph)
+        fit = find_probe(probe, numbers=self.graph.targets is not None)
         answers = protocols.held_out_labels(evaluator.labels, evaluator.masks[2])
         found: dict[int, SplitScores] = {}
         for trial in {id(one): one for one in of_split}.values():
@@ -437,6 +442,8 @@ class NestedSearch(Trainer):
         if train.shape[1] > 1:
             resplit = fit(shared, labels, train, val, torch.zeros_like(val), classes=self.classes)
             accuracy, loss = resplit.val_accuracy.mean(axis=0), resplit.val_loss.mean(axis=0)
+            if self.classes == protocols.NUMBERS:
+                return Choice(0, int(loss.argmin()), candidates.settings[int(loss.argmin())])
             position = protocols.one_standard_error_rule(accuracy, loss, int(resplit.val_nodes[0]))
             return Choice(0, position, candidates.settings[position])
         (choice,) = protocols.VALIDATION.choose({0: candidates})

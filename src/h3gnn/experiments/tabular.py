@@ -1,4 +1,4 @@
-"""Classifiers of tables and of labels: gradient boosting, label propagation, Correct & Smooth.
+"""Predictors from tables and from labels: gradient boosting, label propagation, Correct & Smooth.
 
 A few lines of other libraries do the same. Each split trains on its training nodes, and its validation nodes
 choose among a few settings, as they do for the other supervised methods.
@@ -34,7 +34,8 @@ from h3gnn.resources import map_in_threads
 
 Point = Mapping[str, Any]
 Learner = Callable[[Target, Point], Floats]
-"""Returns log-probabilities of all nodes `[nodes, classes]`; a target is -1 for all but training nodes."""
+"""Returns log-probabilities `[nodes, classes]` or numbers `[nodes, 1]` of all nodes; a target is -1 or NaN
+for all but training nodes."""
 
 FOLDS = 3
 """Folds of the training nodes that choose the penalty of a logistic regression."""
@@ -57,10 +58,12 @@ def predict_splits(
     learner: Callable[[Graph], Learner], graph: Graph, grid: Sequence[dict[str, Any]], watch: Progress
 ) -> Predictions:
     """Train on each split with every point of a grid, and choose on the split's validation nodes."""
-    assert graph.labels is not None
     assert graph.train_mask is not None
-    learn, labels = learner(graph), graph.labels.numpy()
-    targets = [Target(np.where(mask, labels, -1), graph.num_classes) for mask in graph.train_mask.t().numpy()]
+    known = graph.labels if graph.targets is None else graph.targets
+    assert known is not None
+    learn, unknown = learner(graph), -1 if graph.targets is None else np.nan
+    masks = graph.train_mask.t().numpy()
+    targets = [Target(np.where(mask, known.numpy(), unknown), graph.num_classes) for mask in masks]
     work = [(point, target) for point in grid for target in targets]
     parts = joint_progress(watch, [1] * len(work))
 
@@ -85,9 +88,11 @@ def predict_splits(
 
 def _learn(learn: Learner, target: Target, point: Point) -> Floats:
     """Return a learner's prediction; without two classes among the training nodes, all nodes are alike."""
-    present = np.unique(target.values[target.values >= 0])
+    present = np.unique(target.values[target.labelled])
     if len(present) > 1:
         return learn(target, point)
+    if not target.classes:
+        return np.full((len(target.values), 1), present.sum())
     p = np.full((len(target.values), target.classes), 1e-5)
     p[:, present] = 1.0
     return np.asarray(np.log(p / p.sum(axis=1, keepdims=True)))
@@ -114,7 +119,7 @@ def linear(graph: Graph) -> Learner:
     rows, everyone = raw_features(graph), np.arange(graph.num_nodes)
 
     def learn(target: Target, point: Point) -> Floats:
-        nodes = np.flatnonzero(target.values >= 0)
+        nodes = target.labelled
         known = target.of(nodes)
         head, fold = LinearHead(Basis(rows, nodes), known, "logistic"), np.arange(len(nodes)) % FOLDS
         trains, hidden = zip(*[(fold != one, fold == one) for one in range(FOLDS)], strict=True)
@@ -142,7 +147,7 @@ def propagation(graph: Graph) -> Learner:
 def _of_all(head: Head, target: Target) -> Floats:
     """Return the prediction of all nodes by a head that is trained on the nodes with a class."""
     everyone = np.arange(len(target.values))
-    (found,) = head.held_out([np.flatnonzero(target.values >= 0)], [everyone])
+    (found,) = head.held_out([target.labelled], [everyone])
     return np.asarray(found[0])
 
 
@@ -164,7 +169,7 @@ def corrected(graph: Graph) -> Learner:
         return prepared(base)(target, trees)
 
     def learn(target: Target, point: Point) -> Floats:
-        nodes = np.flatnonzero(target.values >= 0)
+        nodes = target.labelled
         base = predicted(point["base"], target)
         return correct_and_smooth(base, nodes, target.values[nodes], step, restart=point["restart"])
 

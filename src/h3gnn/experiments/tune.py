@@ -28,6 +28,7 @@ from h3gnn.evaluation.criteria import (
     validation_accuracy,
 )
 from h3gnn.evaluation.metrics import ONE_CLASS, LabelWarning, usable_splits
+from h3gnn.evaluation.numbers import is_known
 from h3gnn.evaluation.protocols import NESTED, POOLED
 from h3gnn.experiments.methods import METHODS, fit_and_report
 from h3gnn.experiments.search import Changes, run_nested
@@ -333,13 +334,17 @@ def _criterion(
     if name not in (*OBJECTIVES, PROBED):
         words = f"unknown objective {name!r}; the objectives are {', '.join(OBJECTIVES)}"
         raise InputError(words, code="unknown-objective")
-    if graph.labels is None or graph.train_mask is None or graph.val_mask is None:
+    labels = graph.labels if graph.targets is None else graph.targets
+    if labels is None or graph.train_mask is None or graph.val_mask is None:
         words = "the graph has no labels to validate on; use --objective label-free"
         raise InputError(words, code="no-labels")
-    if len(torch.unique(graph.labels[graph.labels >= 0])) < 2:
+    if labels.is_floating_point() and name == "clustering":
+        words = "the objective clustering needs classes; use --objective validation"
+        raise InputError(words, code="task-unsupported")
+    if len(torch.unique(labels[is_known(labels)])) < 2:
         warnings.warn(ONE_CLASS, LabelWarning, stacklevel=1)  # one place, so that it is shown once
     train, val = graph.train_mask[:, :splits], graph.val_mask[:, :splits]
-    usable = usable_splits(graph.labels, *((val,) if name == "clustering" else (train, val)))
+    usable = usable_splits(labels, *((val,) if name == "clustering" else (train, val)))
     if not usable.any():
         words = "no split has labelled training and validation nodes; use --objective label-free"
         raise InputError(words, code="no-usable-split")
@@ -348,10 +353,10 @@ def _criterion(
         warnings.warn(f"{skipped} have no labelled nodes and are not scored", LabelWarning, stacklevel=3)
     train, val = train[:, usable], val[:, usable]
     if name == "clustering":
-        return cluster_accuracy(graph.labels, val, clusters or graph.num_classes)
+        return cluster_accuracy(labels, val, clusters or graph.num_classes)
     if name == PROBED:
-        return probe_accuracy(graph.labels, train, val)
-    return validation_accuracy(RidgeValidation(graph.labels, train, val, device))
+        return probe_accuracy(labels, train, val)
+    return validation_accuracy(RidgeValidation(labels, train, val, device))
 
 
 def _record(study: optuna.Study, final: list[ScoredTrial]) -> dict[str, Any]:

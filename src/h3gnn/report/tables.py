@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from h3gnn.evaluation.metrics import TITLES
-from h3gnn.evaluation.results import RepeatedScore, Result
+from h3gnn.evaluation.numbers import NUMBER_TITLES
+from h3gnn.evaluation.results import ALL_TITLES, RepeatedScore, Result, formatted
 from h3gnn.report.findings import TRAINED, Findings, Floats
 from h3gnn.storage.atomic import write_atomically
 
@@ -27,13 +28,13 @@ def print_results(results: Sequence[Result]) -> None:
     console = Console()
     graphs = escape(", ".join(dict.fromkeys(result.graph for result in results)))
     console.print(_table(f"{graphs}: linear probe", {one.method: _probe_cells(one) for one in results}))
-    usual = {one.method: _usual_cells(one) for one in results if one.leading != "accuracy"}
+    usual = {one.method: _usual_cells(one) for one in results if one.leading not in ("accuracy", "r2")}
     if usual:
         console.print(_table(f"{graphs}: linear probe, usual measures", usual))
     clustered = {one.method: _cluster_cells(one.clustering) for one in results if one.clustering is not None}
     if clustered:
         console.print(_table(f"{graphs}: k-means", clustered))
-    notes = [note(result) for note in (rare_class_note, _protocol_note) for result in results]
+    notes = [note(result) for note in (measures_note, _protocol_note) for result in results]
     for note in dict.fromkeys(one for one in notes if one):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
 
@@ -61,13 +62,14 @@ def _table(title: str, rows: dict[str, dict[str, str]]) -> Any:
 
 def _probe_cells(result: Result) -> dict[str, str]:
     first, leading = result.leading, result.score(result.leading)
-    cells = {TITLES[first]: percent(leading)}
+    cells = {ALL_TITLES[first]: percent(leading)}
     if leading.interval95 is not None:
         low, high = leading.interval95
         cells["95 % interval"] = f"{100 * low:.1f} – {100 * high:.1f}"
     if first != "accuracy":
         others = [name for name in other_measures(first) if name != "accuracy"]
-        return cells | {TITLES[name]: percent(result.score(name)) for name in others}
+        found = {name: formatted(name, result.score(name)).removesuffix(" %") for name in others}
+        return cells | {ALL_TITLES[name]: shown for name, shown in found.items()}
     cells["macro-F1"] = percent(result.macro_f1)
     if result.roc_auc is not None:
         cells["ROC-AUC"] = percent(result.roc_auc)
@@ -86,14 +88,18 @@ def _usual_cells(result: Result) -> dict[str, str]:
 
 
 def other_measures(leading: str) -> list[str]:
-    """Return the measures to show next to the leading one if one class is rare."""
+    """Return the measures to show next to the leading one if one class is rare, or of numbers."""
+    if leading == "r2":
+        return [name for name in NUMBER_TITLES if name != "r2"]
     return [name for name in TITLES if name not in (leading, "majority")]
 
 
-def rare_class_note(result: Result) -> str:
-    """Return the note on the measures of a rare class; "" if no class is rare."""
+def measures_note(result: Result) -> str:
+    """Return the note on the measures of numbers or of a rare class; "" if there is none."""
     if result.leading == "accuracy":
         return ""
+    if result.leading == "r2":
+        return "R² is the share of the variance that is explained; errors are in the unit of the number"
     k = "as many as it has test nodes" if result.top is None else str(result.top)
     return (
         f"one class holds {100 * result.score('majority').mean:.1f} % of the test nodes, so accuracy hides "
