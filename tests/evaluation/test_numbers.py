@@ -142,11 +142,11 @@ def test_searches_score_by_r2(priced: Graph) -> None:
     device = torch.device("cpu")
     found = RidgeValidation(numbers, train, val, device, ridges=(1.0,)).accuracies(priced.features)
     rows = (priced.features - priced.features.mean(dim=0)) / priced.features.std(dim=0, correction=0) / 2
-    rows, split = np.column_stack([rows.numpy(), np.ones(60)]), (train[:, 0], val[:, 0])
+    table, split = np.column_stack([rows.numpy(), np.ones(60)]), (train[:, 0], val[:, 0])
     own, others = (np.flatnonzero((one & ~numbers.isnan()).numpy()) for one in split)
     mean, deviation = numbers[own].mean().numpy(), numbers.numpy()
-    kernel = rows[own] @ rows[own].T + np.eye(len(own))
-    predicted = rows[others] @ rows[own].T @ np.linalg.solve(kernel, deviation[own] - mean)
+    kernel = table[own] @ table[own].T + np.eye(len(own))
+    predicted = table[others] @ table[own].T @ np.linalg.solve(kernel, deviation[own] - mean)
     truth = deviation[others] - mean
     assert float(found[0]) == pytest.approx(1 - ((truth - predicted) ** 2).sum() / (truth**2).sum(), abs=1e-4)
     assert probe_accuracy(numbers, train, val)(priced.features) > 0.9
