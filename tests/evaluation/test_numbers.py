@@ -84,9 +84,9 @@ def evaluated(graph: Graph, rows: Any, **options: Any) -> SplitScores:
 
 
 def test_scores_do_not_depend_on_the_unit(priced: Graph) -> None:
-    numbers, *masks = known(priced)
+    numbers, train, val, test = known(priced)
     first, second = (
-        ridge_candidates(priced.features, one, *masks) for one in (numbers, -1e6 * numbers + 1e9)
+        ridge_candidates(priced.features, one, train, val, test) for one in (numbers, -1e6 * numbers + 1e9)
     )
     np.testing.assert_allclose(first.val_accuracy, second.val_accuracy, atol=1e-6)
 
