@@ -226,8 +226,9 @@ def _merge_repeated(
         )
         raise GraphError(message, code="edges-duplicate")
     if how == "sum" or (weight is None and how != "count"):
-        counted = "are counted once; --repeated count weights them"
-        message = f"{name}: repeated edges {counted if weight is None else 'have their weights added'}"
+        counted = "counted once; --repeated count weights them"
+        merged_as = counted if weight is None else "merged, their weights are added"
+        message = f"{name}: {again:,} duplicate edge(s) {merged_as}"
         repairs.append(Repair("repeated-edges", message, again))
         return (pairs, None, first) if weight is None else (index, weight, None)
     group = group.ravel()

@@ -307,6 +307,8 @@ def is_source(source: Any) -> bool:
         return True
     path = Path(str(source))
     if path.is_dir():
+        if (path / "graph.json").is_file():  # a graph on disk
+            return False
         return any(_is_table(one) for one in path.iterdir()) or (path / "db").is_dir()
     return path.is_file() and path.suffix.lower() in (*DATABASE_SUFFIXES, ".xlsx")
 
