@@ -75,7 +75,9 @@ def read_new_nodes(
         file.values, none, node_ids=ids, feature_names=file.names, kind="files", repairs=file.repairs
     )
     tables = [read_new_edges(graph.edge_plan, path, name, reading, style) for name, path in edges]
-    return replace(table, plan=file.plan), tables or None
+    kind = graph.type_names.index(features.stem) if features.stem in graph.type_names else -1
+    types = torch.full((table.num_nodes,), kind, dtype=torch.int16)
+    return replace(table, plan=file.plan, node_types=types), tables or None
 
 
 def add_nodes(
@@ -109,7 +111,29 @@ def add_nodes(
         message = "the model does not record how its edges were read: duplicate edges are merged by their sum"
         repairs = (*repairs, Repair("edge-plan-missing", message))
     weights = None if weight is None else torch.from_numpy(weight.astype(np.float32))
-    return _join(graph, table.features, ids, ends, weight), torch.from_numpy(ends), weights, repairs
+    extended = _join(graph, table.features, ids, ends, weight)
+    if graph.node_types is not None:
+        extended = replace(extended, node_types=_types_after(graph, table, ends), type_names=graph.type_names)
+    return extended, torch.from_numpy(ends), weights, repairs
+
+
+def _types_after(graph: Graph, table: Graph, ends: Integers) -> Tensor:
+    """Return the types of all nodes: those of new ones by their table, else as their edges require."""
+    assert graph.node_types is not None
+    new = (
+        torch.full((table.num_nodes,), -1, dtype=torch.int16)
+        if table.node_types is None
+        else table.node_types
+    )
+    types = torch.cat([graph.node_types, new]).numpy()
+    pairs = np.unique(types[graph.edge_index.numpy()], axis=1)
+    for end in (0, 1):
+        for other in np.unique(types[ends[1 - end]]).tolist():
+            possible = pairs[end, pairs[1 - end] == other]
+            rows = ends[end, types[ends[1 - end]] == other]
+            if other >= 0 and len(possible) == 1:
+                types[rows[types[rows] < 0]] = possible[0]
+    return torch.from_numpy(types)
 
 
 def rows_below(upper: Tensor, lower: Tensor) -> Tensor:

@@ -89,6 +89,8 @@ class GraphLike(ABC):
     plan: TablePlan | None
     edge_plan: EdgePlan | None
     feature_names: tuple[str, ...]
+    node_types: Any
+    type_names: tuple[str, ...]
 
     @property
     @abstractmethod
@@ -171,6 +173,8 @@ class Graph(GraphLike):
         plan: how the columns of a table became the features; None where there was no table.
         edge_plan: how tables of edges were read; None where there were none.
         feature_names: one name per column of features, or none where the user gave none.
+        node_types: int16 `[nodes]`, the type of each node, -1 where unknown; None where all are of one type.
+        type_names: the name of each type: of its table of features, or of its column of edges.
     """
 
     features: Tensor
@@ -189,6 +193,8 @@ class Graph(GraphLike):
     plan: TablePlan | None = None
     edge_plan: EdgePlan | None = None
     feature_names: tuple[str, ...] = ()
+    node_types: Tensor | None = None
+    type_names: tuple[str, ...] = ()
 
     @property
     def num_edges(self) -> int:

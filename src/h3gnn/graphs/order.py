@@ -16,6 +16,7 @@ import torch
 from h3gnn.graphs.graph import Graph, scipy_features, torch_features
 
 HOPS = 4
+MASKS = ("train_mask", "val_mask", "test_mask")
 FIXED_ORDER = ("dataset", "generated")
 """Kinds of graphs that keep the order of their files, so that stored results stay comparable."""
 
@@ -47,7 +48,7 @@ def reorder_nodes(graph: Graph, order: npt.NDArray[np.int64]) -> Graph:
         features = graph.features[chosen]
     else:
         features = torch_features(scipy_features(graph.features)[order])
-    parts = {name: getattr(graph, name) for name in ("labels", "train_mask", "val_mask", "test_mask")}
+    parts = {name: getattr(graph, name) for name in ("labels", "targets", "node_types", *MASKS)}
     moved: dict[str, Any] = {name: None if part is None else part[chosen] for name, part in parts.items()}
     return replace(
         graph,

@@ -144,6 +144,8 @@ class MappedGraph(GraphLike):
     unlabelled: str = ""
     plan: None = None
     edge_plan: None = None
+    node_types: None = None
+    type_names: tuple[()] = ()
 
     @property
     def num_edges(self) -> int:

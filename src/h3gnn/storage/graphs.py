@@ -102,10 +102,13 @@ def _check_column(column: Mapping[str, Any], own: Mapping[str, Tensor], prefix: 
 
 
 MASKS = ("train_mask", "val_mask", "test_mask")
-OPTIONAL = ("edge_weight", "labels", "targets", *MASKS)
+OPTIONAL = ("edge_weight", "labels", "targets", "node_types", *MASKS)
 GRAPH_DESCRIPTION = Record(
     {"provenance": STORED_PROVENANCE, "class_names": ListOf(Text())},
-    {"feature_names": ListOf(Text()), "target_name": Text(), "plan": PLAN, "edge_plan": STORED_EDGES},
+    {
+        **{"feature_names": ListOf(Text()), "target_name": Text(), "type_names": ListOf(Text())},
+        **{"plan": PLAN, "edge_plan": STORED_EDGES},
+    },
 )
 """Schema of the description of a graph."""
 MAPPED = {"mapped": Spec(torch.uint8, ("path",))}
@@ -120,6 +123,7 @@ PARTS = {
     "edge_weight": Spec(torch.float32, ("edges",)),
     "labels": Spec(torch.int64, ("nodes",)),
     "targets": Spec(torch.float64, ("nodes",), gaps=True),
+    "node_types": Spec(torch.int16, ("nodes",)),
     **{name: Spec(torch.bool, ("nodes", "splits")) for name in MASKS},
     "node_ids": Spec(torch.uint8, ("ids",)),
 }
@@ -131,6 +135,7 @@ def graph_description(graph: Graph | MappedGraph) -> dict[str, Any]:
     words = {"provenance": graph.provenance.as_dict(), "class_names": list(graph.class_names)}
     words |= {"feature_names": list(graph.feature_names)}
     words |= {"target_name": graph.target_name} if graph.target_name else {}
+    words |= {"type_names": list(graph.type_names)} if graph.type_names else {}
     plans = {"plan": graph.plan, "edge_plan": graph.edge_plan}
     return words | {name: plan.as_dict() for name, plan in plans.items() if plan is not None}
 
@@ -172,6 +177,9 @@ def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) 
     if columns and len(columns) != features.shape[1]:
         raise FieldError("feature_names", f"has {len(columns)} names for {features.shape[1]} features")
     _check_parts(tensors, nodes, len(names))
+    types = tuple(description.get("type_names", ()))
+    if "node_types" in tensors:
+        check_range("node_types", tensors["node_types"], -1, len(types))
     edges = description.get("edge_plan")
     has_ids = "node_ids" in tensors
     return Graph(
@@ -181,6 +189,7 @@ def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) 
         class_names=names,
         target_name=description.get("target_name", ""),
         feature_names=columns,
+        type_names=types,
         node_ids=ids_of("node_ids", tensors["node_ids"], nodes)
         if has_ids
         else np.arange(nodes, dtype=np.int64),

@@ -63,6 +63,8 @@ class FeatureFile:
     class_name: str | None = None  # name of that column
     splits: Sequence[list[Any]] = ()  # the words of columns that hold train, val and test
     names: tuple[str, ...] = ()  # of the features, if the file names them
+    types: Ids | None = None  # int16, the table of each row, -1 for added nodes; None for one table
+    type_names: tuple[str, ...] = ()  # of the tables
 
 
 @dataclass(frozen=True)
@@ -224,12 +226,14 @@ def _read_mixed(
     label = _label_name(opened, options, target)
     declared = {**options.columns, **({} if label is None else {label: "label"})}
     frames = [loaded.frame(roles.chosen) for roles, loaded in tables]
+    stems = [one.table.path.stem for one in opened]
+    several = [stems.count(stem) > 1 for stem in stems]  # data frames, or files of the same name
+    types = [f"{stem} {at + 1}" if several[at] else stem for at, stem in enumerate(stems)]
     for at, roles in enumerate(opened):
         _check_no_header(roles.table, frames[at])
         if len(tables) > 1:
-            stems = [one.table.path.stem for one in opened]
-            several = stems.count(stems[at]) > 1  # data frames, or files of the same name
-            frames[at] = frames[at].assign(table=f"{stems[at]} {at + 1}" if several else stems[at])
+            frames[at] = frames[at].assign(table=types[at])
+    counts = [*map(len, frames), more.size]
     if more.size:
         frames.append(pd.DataFrame(index=range(more.size)))
     frame = pd.concat(frames, ignore_index=True)
@@ -256,6 +260,8 @@ def _read_mixed(
         class_name=label,
         splits=[frame[name].tolist() for name in splits],
         names=plan.names if headers or not plan.as_is else (),
+        types=np.repeat([*range(len(tables)), -1], counts).astype(np.int16) if len(tables) > 1 else None,
+        type_names=tuple(types) if len(tables) > 1 else (),
     )
 
 

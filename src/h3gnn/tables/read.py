@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import torch
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import SPLIT_NAMES, split_masks
@@ -332,7 +333,10 @@ def _join(
         locate=locate,
         **known,
     )
-    return replace(graph, plan=features.plan, edge_plan=edges.plan)
+    types = None if features.types is None else torch.from_numpy(features.types)
+    return replace(
+        graph, plan=features.plan, edge_plan=edges.plan, node_types=types, type_names=features.type_names
+    )
 
 
 def _nodes_of_edges(
