@@ -70,17 +70,19 @@ def test_a_stored_type_without_name_is_rejected(tmp_path: Path, damage: int) -> 
     assert caught.value.field == "node_types"
 
 
-@pytest.mark.parametrize(("name", "edges"), [("later", "u1"), ("later", "i1")])
+@pytest.mark.parametrize(("name", "kind"), [("items", "items"), ("later", "items"), ("later", "users")])
 def test_new_nodes_have_the_type_of_their_table_or_of_their_edges(
-    tmp_path: Path, name: str, edges: str
+    tmp_path: Path, name: str, kind: str
 ) -> None:
-    graph, column = shop(tmp_path), "price" if edges == "u1" else "age"
-    new = save(pd.DataFrame({"id": ["new"], column: [4.5]}), tmp_path / name)
+    graph = shop(tmp_path)
+    row = pd.DataFrame({"id": ["new"], "age": [30.0], "price": [4.5], "table": [kind]})
+    (tmp_path / "new").mkdir()
+    new = save(row, tmp_path / "new" / name)
     ends = (
-        {"user_id": [edges], "item_id": ["new"]}
-        if edges == "u1"
-        else {"user_id": ["new"], "item_id": [edges]}
+        {"user_id": ["u1"], "item_id": ["new"]}
+        if kind == "items"
+        else {"user_id": ["new"], "item_id": ["i1"]}
     )
     joined = save(pd.DataFrame(ends), tmp_path / "joined")
     extended = add_nodes(graph, *read_new_nodes(graph, new, [(None, joined)], {}))[0]
-    assert types_of(extended) == types_of(graph) | {"new": "items" if edges == "u1" else "users"}
+    assert types_of(extended) == types_of(graph) | {"new": kind}
