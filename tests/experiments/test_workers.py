@@ -39,6 +39,7 @@ def test_one_failure_does_not_end_the_other_tasks(monkeypatch: pytest.MonkeyPatc
         ("InputError", True),
         ("TypeError", False),
     ]
-    assert failed[0].failure == "its process ended with code 3"
+    assert failed[0].failure == "its process ended with exit code 3"
+    assert failed[0].exit_code == 3
     assert failed[1].failure == "negative"
     assert os.environ[THREADS[0]] == "7"

@@ -111,8 +111,10 @@ def compare(
             raise
     if as_json:
         echo_json(result.as_dict())
-        return
-    _print_table(result)
+    else:
+        _print_table(result)
+    if result.failed:
+        raise typer.Exit(1)
 
 
 class _Watcher:
@@ -198,7 +200,8 @@ def _print_table(result: Comparison) -> None:
             _versus(result, name),
         )
     for name, left in result.left_out.items():
-        table.add_row(f"  {escape(METHODS[name].title)}", left.word, *[""] * (len(table.columns) - 2))
+        word = left.word if left.exit_code is None else f"{left.word} ({left.exit_code})"
+        table.add_row(f"  {escape(METHODS[name].title)}", word, *[""] * (len(table.columns) - 2))
     Console().print(table)
     if rare:
         typer.echo(measures_note(shown[0]))

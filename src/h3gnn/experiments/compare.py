@@ -32,14 +32,26 @@ COMPARISON_FORMAT = "h3gnn comparison"
 
 @dataclass(frozen=True)
 class Skipped:
-    """Why a method has no result: a `word` for a table, such as "too large", and a sentence."""
+    """Why a method has no result.
+
+    Attributes:
+        word: for a table: "too large", "not here", "classes only", or "failed".
+        why: a sentence.
+        exit_code: of its process, if that ended before the method did.
+    """
 
     word: str
     why: str
+    exit_code: int | None = None
 
     @classmethod
     def of(cls, finished: Finished) -> Skipped:
-        """Return the reason of a failure."""
+        """Return the reason of a failure; only an `InputError` or a lack of memory is none of the program."""
+        if finished.exit_code is not None or not (finished.foreseen or finished.out_of_memory):
+            what = finished.failure if finished.fault == "Lost" else f"{finished.fault}: {finished.failure}"
+            remedy = f"run it alone (--methods {finished.task} --jobs 1)"
+            why = f"{METHODS[finished.task].title} failed, {what}; {remedy}"
+            return cls("failed", why, finished.exit_code)
         too_large = finished.fault == TooLargeError.__name__ or finished.out_of_memory
         return cls("too large" if too_large else "not here", finished.failure)
 
@@ -54,6 +66,11 @@ class Comparison:
     results: Mapping[str, Result]
     test_to_train: float
     left_out: Mapping[str, Skipped] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> list[str]:
+        """The methods that failed, rather than being unable to run on the graph."""
+        return [name for name, one in self.left_out.items() if one.word == "failed"]
 
     @property
     def leading(self) -> str:
@@ -255,7 +272,9 @@ def compare(
             _write(out, kept)
     results = {method.name: results[method.name] for method in methods if method.name in results}
     if not results:
-        raise InputError("; ".join(one.why for one in left_out.values()), code="no-method-runs")
+        failed = any(one.word == "failed" for one in left_out.values())
+        code = "methods-failed" if failed else "no-method-runs"
+        raise InputError("; ".join(one.why for one in left_out.values()), code=code)
     _check_alike(results, out)
     comparison = Comparison(results, test_to_train, left_out)
     if out is not None:
@@ -266,7 +285,7 @@ def compare(
 def _run(
     comparing: Comparing, names: Sequence[str], jobs: int, watch: Callable[[Method, float], None]
 ) -> Iterator[tuple[str, Result | Skipped]]:
-    """Run methods and yield each as it ends; only an `InputError` or a lack of memory leaves one out."""
+    """Run methods and yield each as it ends; in processes, one that fails does not end the others."""
     if jobs <= 1:
         for name in names:
             try:
@@ -275,17 +294,12 @@ def _run(
                     result = comparing.run(name, partial(watch, METHODS[name]))
                 yield name, result
             except InputError as error:
-                yield name, Skipped.of(Finished(name, None, str(error), type(error).__name__))
+                yield name, Skipped.of(Finished(name, None, str(error), type(error).__name__, True))
         return
     for finished in in_processes(
         names, comparing.run, jobs, threads=1, watch=lambda name, share: watch(METHODS[name], share)
     ):
-        if finished.record is not None:
-            yield finished.task, finished.record
-        elif finished.foreseen or finished.out_of_memory:
-            yield finished.task, Skipped.of(finished)
-        else:
-            raise RuntimeError(f"{METHODS[finished.task].title}: {finished.fault}: {finished.failure}")
+        yield finished.task, Skipped.of(finished) if finished.record is None else finished.record
 
 
 def read_kept(path: Path) -> dict[str, Any]:
