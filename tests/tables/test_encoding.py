@@ -165,7 +165,8 @@ def test_rare_and_unknown_categories_share_a_column() -> None:
     assert values[-1].tolist() == [0, 0, 1]
     new, _, repairs = encode_table(pd.DataFrame({"w": ["b", "never met"]}), plan)
     assert new.tolist() == [[0, 1, 0], [0, 0, 1]]
-    assert not repairs
+    assert [(repair.code, repair.count) for repair in repairs] == [("unknown-categories", 1)]
+    assert not encode_table(pd.DataFrame({"w": ["b", "odd"]}), plan)[2]
 
 
 def test_unknown_categories_and_new_gaps_are_reported() -> None:

@@ -12,14 +12,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from h3gnn.answers.new_edges import NewEdgeTable, join_new_edges, read_new_edges, tables_of
+from h3gnn.answers.new_edges import NewEdgeTable, join_new_edges, links_of_new, read_new_edges, tables_of
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.edge_plan import EdgeColumns, EdgeRules
-from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.graph import Graph, with_hash
 from h3gnn.graphs.ids import find_ids, one_kind, quoted
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.scaling import csr_features
+from h3gnn.tables.drift import features_out_of_range
 from h3gnn.tables.edges import EdgeRows
 from h3gnn.tables.features import FeatureOptions, read_features
 from h3gnn.tables.frames import is_table
@@ -68,13 +69,17 @@ def read_new_nodes(
     """
     style = {name: reading.get(name) for name in ("header", "delimiter")}
     kinds, chosen = reading.get("columns") or {}, reading.get("feature_columns")
-    options = FeatureOptions(reading.get("id_column"), chosen, style, kinds, plan=graph.plan)
+    of_links = () if graph.link_columns is None else graph.link_columns.plan.tables
+    elsewhere = frozenset(column.name for one in of_links for column in one.columns)
+    options = FeatureOptions(
+        reading.get("id_column"), chosen, style, kinds, plan=graph.plan, elsewhere=elsewhere
+    )
     file = read_features([features], options)
     ids, none = file.ids if file.named else None, np.empty((2, 0), dtype=np.int64)
     table = check_graph(
         file.values, none, node_ids=ids, feature_names=file.names, kind="files", repairs=file.repairs
     )
-    tables = [read_new_edges(graph.edge_plan, path, name, reading, style) for name, path in edges]
+    tables = [read_new_edges(graph, path, name, reading, style) for name, path in edges]
     kind = graph.type_names.index(features.stem) if features.stem in graph.type_names else -1
     types = torch.full((table.num_nodes,), kind, dtype=torch.int16)
     return replace(table, plan=file.plan, node_types=types), tables or None
@@ -99,11 +104,14 @@ def add_nodes(
             code="extend-structural",
         )
     ids = _ids_after(graph, table)
-    ends, weight, repairs = _edges(graph, ids, edges)
+    tables = _tables(graph, ids, edges)
+    by_position = not all(one.columns.table for one in tables)
+    plan = None if by_position else graph.edge_plan
+    ends, weight, repairs = join_new_edges(replace(graph, edge_plan=plan), ids, tables)
     if not between_known:
         _check_ends(ends, ids, graph.num_nodes)
     isolated = table.num_nodes - np.unique(ends[ends >= graph.num_nodes]).size
-    repairs = (*table.provenance.repairs, *repairs)
+    repairs = (*table.provenance.repairs, *drift_of_numbers(graph, table), *repairs)
     if isolated:
         message = f"{isolated:,} new node(s) have no edges: only their features are used"
         repairs = (*repairs, Repair("new-nodes-without-edges", message, isolated))
@@ -112,9 +120,21 @@ def add_nodes(
         repairs = (*repairs, Repair("edge-plan-missing", message))
     weights = None if weight is None else torch.from_numpy(weight.astype(np.float32))
     extended = _join(graph, table.features, ids, ends, weight)
+    links = links_of_new(graph, ids, tables)
+    extended = extended if links is None else with_hash(replace(extended, link_columns=links))
     if graph.node_types is not None:
         extended = replace(extended, node_types=_types_after(graph, table, ends), type_names=graph.type_names)
     return extended, torch.from_numpy(ends), weights, repairs
+
+
+def drift_of_numbers(fitted: Graph, other: Graph) -> tuple[Repair, ...]:
+    """Return the columns in which other features, in the same order, are outside of the fitted range.
+
+    Of encoded columns, the plan reports that.
+    """
+    if fitted.provenance.structural or not (fitted.plan is None or fitted.plan.as_is):
+        return ()
+    return features_out_of_range(fitted.features, other.features, fitted.feature_names)
 
 
 def _types_after(graph: Graph, table: Graph, ends: Integers) -> Tensor:
@@ -167,17 +187,14 @@ def _ids_after(graph: Graph, table: Graph) -> Ids:
     return one_kind([graph.node_ids, table.node_ids])
 
 
-def _edges(
-    graph: Graph, ids: Ids, edges: Any
-) -> tuple[Integers, npt.NDArray[np.float64] | None, tuple[Repair, ...]]:
-    """Return the new edges by position, their weights, and the repairs."""
+def _tables(graph: Graph, ids: Ids, edges: Any) -> list[NewEdgeTable]:
+    """Return the tables of new edges; those given by position are one without further columns."""
     if edges is None:
         raise GraphError("new nodes need edges to the graph, by node ids", code="new-edges-missing")
-    if not (is_table(edges) or isinstance(edges, Mapping | list)):
-        positions = EdgeRows([*_numbered_edges(edges, ids)], None)
-        edges = [NewEdgeTable(positions, EdgeRules(), EdgeColumns("", "", ""), "new edges", str)]
-        return join_new_edges(replace(graph, edge_plan=None), np.arange(ids.size), edges)
-    return join_new_edges(graph, ids, tables_of(edges, graph.edge_plan))
+    if is_table(edges) or isinstance(edges, Mapping | list):
+        return tables_of(edges, graph)
+    ends = [ids[one] for one in _numbered_edges(edges, ids)]
+    return [NewEdgeTable(EdgeRows(ends, None), EdgeRules(), EdgeColumns("", "", ""), "new edges", str)]
 
 
 def _numbered_edges(edges: Any, ids: Ids) -> Integers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,10 @@ from h3gnn.cli import options
 from h3gnn.cli.options import NEW, NewEdgesOption, NewFeaturesOption, RunArgument, Source, option, takes_graph
 from h3gnn.cli.output import EMBEDDING_ENDINGS, echo_json, say_repairs, write_result, write_rows
 from h3gnn.errors import InputError
+
+if TYPE_CHECKING:
+    from h3gnn.graphs.graph import Graph
+    from h3gnn.ondisk.mapped import MappedGraph
 
 
 @takes_graph
@@ -41,6 +45,7 @@ def embed(
         found = options.extend_run(model, new_features, new_edges, source.reading(), refresh=refresh)
         write_rows(out, found.embedding, found.node_ids, safe=safe_csv)
         more = {"new_nodes": found.new, "refreshed": found.refreshed, "notes": list(found.notes)}
+        more["repairs"] = [one.as_dict() for one in found.repairs]
         nodes, dimensions = found.embedding.shape
         which = f"all {nodes:,} nodes, {found.new:,} of them new" if refresh else f"{found.new:,} new nodes"
         _report(out, nodes, dimensions, found.graph, which, as_json, more)
@@ -53,7 +58,7 @@ def embed(
     model = options.open_run(run, device, unfinished=unfinished, in_files=True)
     graph = model.graph_
     if source.is_given:
-        graph = source.load(in_files=True, plan=graph.plan)
+        graph = _with_drift(graph, source.load(in_files=True, plan=graph.plan))
         say_repairs(graph)
     if not graph.in_memory:
         write_result(out, model, graph)
@@ -61,6 +66,19 @@ def embed(
         write_rows(out, model.transform(graph), graph.node_ids, safe=safe_csv)
     dimensions = len(model.get_feature_names_out())
     _report(out, graph.num_nodes, dimensions, graph, f"{graph.num_nodes:,} nodes", as_json, {})
+
+
+def _with_drift(fitted: Graph | MappedGraph, other: Graph | MappedGraph) -> Graph | MappedGraph:
+    """Return another graph with the notes on columns of unchanged numbers that differ from the fit."""
+    from h3gnn.answers.extend import drift_of_numbers
+    from h3gnn.graphs.structural import check_same_features
+    from h3gnn.preprocessing import align_columns
+
+    if not (fitted.in_memory and other.in_memory):
+        return other
+    check_same_features(fitted, other)
+    aligned = other if other.provenance.structural else align_columns(fitted, other)
+    return other.with_repairs(*drift_of_numbers(fitted, aligned))
 
 
 def _report(

@@ -13,15 +13,30 @@ from torch import Tensor
 from h3gnn.errors import ModelFolderError
 from h3gnn.graphs.edge_plan import STORED_EDGES, EdgePlan
 from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.link_columns import STORED_LINKS, LinkColumns, LinkPlan
 from h3gnn.graphs.provenance import STORED_PROVENANCE, Provenance
 from h3gnn.graphs.scaling import csr_features
 from h3gnn.ondisk.mapped import MappedGraph, open_mapped
-from h3gnn.storage.schema import DictOf, FieldError, Kind, ListOf, Maybe, Number, OneOf, Record, Text, check
+from h3gnn.storage.schema import (
+    DictOf,
+    FieldError,
+    Integer,
+    Kind,
+    ListOf,
+    Maybe,
+    Number,
+    OneOf,
+    Record,
+    Text,
+    check,
+)
 from h3gnn.storage.tensors import Spec, check_range, check_tensor, check_tensors, ids_of, text_of
 from h3gnn.tables.encoders import CYCLES, ENCODERS, TEXT_BUCKETS
 from h3gnn.tables.infer import FORMS, KINDS, LEAK
-from h3gnn.tables.plan import TENSOR_PREFIX, UNCHANGED, TablePlan
+from h3gnn.tables.plan import SEEN, TENSOR_PREFIX, UNCHANGED, TablePlan
 
+MEASURED = Number(any_float=True)  # the spread of huge numbers is infinite
+SEEN_BY_ENCODER = {"least": MEASURED, "most": MEASURED, "texts": Integer(0), "unlike": Integer(0)}
 COLUMN = Record(
     {
         **{
@@ -35,12 +50,12 @@ COLUMN = Record(
         "encoder": OneOf(("", UNCHANGED, *ENCODERS)),
         "names": ListOf(Text()),
         "plain": DictOf(Any),
-    }
+    },
+    {SEEN: Record({"rows": Integer(0), "missing": Integer(0)}, SEEN_BY_ENCODER)},
 )
 PLAN = Record({"columns": ListOf(COLUMN)})
 """Schema of a plan; `check_plan` checks the state of each encoder."""
 
-MEASURED = Number(any_float=True)  # the spread of huge numbers is infinite
 NUMBERS: dict[str, Kind] = {
     **{"fill": MEASURED, "mean": MEASURED, "scale": MEASURED},
     **{"log": bool, "gaps": bool},
@@ -80,6 +95,9 @@ def check_plan(stored: Mapping[str, Any], tensors: Mapping[str, Tensor], feature
 
 def _check_column(column: Mapping[str, Any], own: Mapping[str, Tensor], prefix: str, where: str) -> None:
     encoder, names, state = column["encoder"], column["names"], column["plain"]
+    known = {one: own[one] for one in own if one == prefix + SEEN and SEEN in column}
+    check_tensors(dict.fromkeys(known, Spec(torch.int64, ("known",))), known)
+    own = {name: own[name] for name in own if name not in known}
     if encoder in ("", UNCHANGED):
         check_tensors({}, own)
         if bool(names) != (encoder == UNCHANGED):
@@ -107,7 +125,7 @@ GRAPH_DESCRIPTION = Record(
     {"provenance": STORED_PROVENANCE, "class_names": ListOf(Text())},
     {
         **{"feature_names": ListOf(Text()), "target_name": Text(), "type_names": ListOf(Text())},
-        **{"plan": PLAN, "edge_plan": STORED_EDGES},
+        **{"plan": PLAN, "edge_plan": STORED_EDGES, "links": STORED_LINKS},
     },
 )
 """Schema of the description of a graph."""
@@ -126,6 +144,7 @@ PARTS = {
     "node_types": Spec(torch.int16, ("nodes",)),
     **{name: Spec(torch.bool, ("nodes", "splits")) for name in MASKS},
     "node_ids": Spec(torch.uint8, ("ids",)),
+    "link_columns": Spec(torch.float32, ("nodes", "link columns")),
 }
 """Tensors of a graph; only edges and features are required."""
 
@@ -136,7 +155,8 @@ def graph_description(graph: Graph | MappedGraph) -> dict[str, Any]:
     words |= {"feature_names": list(graph.feature_names)}
     words |= {"target_name": graph.target_name} if graph.target_name else {}
     words |= {"type_names": list(graph.type_names)} if graph.type_names else {}
-    plans = {"plan": graph.plan, "edge_plan": graph.edge_plan}
+    links = None if graph.link_columns is None else graph.link_columns.plan
+    plans = {"plan": graph.plan, "edge_plan": graph.edge_plan, "links": links}
     return words | {name: plan.as_dict() for name, plan in plans.items() if plan is not None}
 
 
@@ -155,6 +175,8 @@ def graph_tensors(graph: Graph | MappedGraph) -> dict[str, Tensor]:
     else:
         tensors["features"] = graph.features
     tensors |= {name: value for name in OPTIONAL if (value := getattr(graph, name)) is not None}
+    if graph.link_columns is not None:
+        tensors["link_columns"] = torch.from_numpy(np.ascontiguousarray(graph.link_columns.values))
     if graph.has_ids:
         text = json.dumps(graph.node_ids.tolist()).encode()
         tensors["node_ids"] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
@@ -196,8 +218,22 @@ def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) 
         has_ids=has_ids,
         plan=plan,
         edge_plan=None if edges is None else EdgePlan.from_dict(edges),
+        link_columns=_link_columns(tensors, description.get("links")),
         **{name: tensors.get(name) for name in OPTIONAL},
     )
+
+
+def _link_columns(tensors: dict[str, Tensor], stored: dict[str, Any] | None) -> LinkColumns | None:
+    """Return the link columns, whose plan and values must have the same number of columns."""
+    values = tensors.get("link_columns")
+    if stored is None or values is None:
+        if stored is not None or values is not None:
+            raise FieldError("links", "has no values" if values is None else "is missing")
+        return None
+    plan = LinkPlan.from_dict(stored)
+    if not len(plan.names) == len(plan.scales) == values.shape[1]:
+        raise FieldError("links.scales", f"must have {len(plan.names)} value(s), not {len(plan.scales)}")
+    return LinkColumns(values.numpy(), plan)
 
 
 def _open_folder(tensors: dict[str, Tensor], provenance: Provenance) -> MappedGraph:

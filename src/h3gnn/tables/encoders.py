@@ -78,10 +78,6 @@ class Encoder(ABC):
         found = [(name, self.role) for name in self.names(column)]
         return found + [(f"{column} is missing", MISSING)] * self.gaps
 
-    def count_unknown(self, values: Array) -> int:
-        """Return the number of rows whose category the fitted values do not contain."""
-        return 0
-
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the plain values and the arrays of the state."""
         arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
@@ -243,10 +239,6 @@ class CategoryEncoder(Encoder):
         column = {one: at for at, one in enumerate(self.kept or ())}
         return _indicators(self.items(values), column, len(column) + self.rare)
 
-    def count_unknown(self, values: Array) -> int:
-        known = {*(self.kept or ()), None}
-        return 0 if self.rare else sum(one not in known for one in values)
-
     def names(self, column: str) -> list[str]:
         return [f"{column}={one}" for one in self.kept or ()] + [f"{column} is rare"] * self.rare
 
@@ -281,9 +273,6 @@ class ListEncoder(CategoryEncoder):
 
         column = {one: int(murmurhash3_32(one, positive=True)) % MOST_ITEMS for one in self.count(values)}
         return _indicators(self.items(values), column, MOST_ITEMS)
-
-    def count_unknown(self, values: Array) -> int:
-        return 0
 
     def names(self, column: str) -> list[str]:
         if self.kept is None:
@@ -333,7 +322,7 @@ class TextEncoder(Encoder):
 
     @classmethod
     def fit(cls, values: Array, form: str = "words") -> Self:
-        counts = _count_words(values, form)
+        counts = count_words(values, form)
         rows = counts.shape[0]
         frequency = np.bincount(counts.indices, minlength=TEXT_BUCKETS)
         least = 2 if rows >= MIN_ROWS_FOR_PRUNING else 1
@@ -348,7 +337,7 @@ class TextEncoder(Encoder):
         return cls(form, gaps, scale, used, weight.astype(np.float32), directions.astype(np.float32))
 
     def encode(self, values: Array) -> Floats:
-        counts = _count_words(values, self.form)[:, self.used]
+        counts = count_words(values, self.form)[:, self.used]
         weighted = _tf_idf(counts, self.weight.astype(np.float64))
         return np.asarray(weighted @ self.directions.astype(np.float64).T / self.scale)
 
@@ -371,7 +360,7 @@ def _directions(weighted: Any, width: int) -> Array:
     return np.asarray(TruncatedSVD(width, n_iter=7, random_state=0).fit(weighted).components_)
 
 
-def _count_words(values: Array, form: str) -> Any:
+def count_words(values: Array, form: str) -> Any:
     """Return how often each hashed word, or run of two to four characters, occurs, `[rows, buckets]`."""
     from sklearn.feature_extraction.text import HashingVectorizer
 

@@ -150,7 +150,10 @@ class Cells:
         """Return numbers, NaN where missing; infinity counts as unreadable."""
         if self.is_numeric:
             values = self.column.to_numpy(dtype=np.float64, na_value=np.nan)
-            return np.where(np.isinf(values), np.nan, values), np.flatnonzero(np.isinf(values))
+            unreadable = np.isinf(values)
+            if " " in form:  # the fitted table has a unit, and these numbers have none
+                unreadable |= ~np.isnan(values) & (values != 0)
+            return np.where(unreadable, np.nan, values), np.flatnonzero(unreadable)
         if pd.api.types.is_timedelta64_dtype(self.column.dtype):
             seconds = self.column.dt.total_seconds()
             return seconds.to_numpy(dtype=np.float64, na_value=np.nan), NO_ROWS
@@ -240,7 +243,7 @@ def _parse_brackets(text: Any) -> list[Any] | None:
         if isinstance(items, list | tuple | set):
             return sorted(items, key=str) if isinstance(items, set) else list(items)
     bare = str(text)[1:-1]
-    if '"' in bare or "'" in bare or "[" in bare:
+    if str(text)[:1] not in "[({" or str(text)[-1:] not in "])}" or '"' in bare or "'" in bare or "[" in bare:
         return None
     return [item.strip() for item in bare.split(",") if item.strip()]
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from h3gnn.errors import GraphError, InputError, as_option, shortened
 from h3gnn.graphs.provenance import Repair
 from h3gnn.resources import check_memory
+from h3gnn.tables.drift import Seen, describe_unreadable, find_drift, unreadable_cells
 from h3gnn.tables.encoders import ENCODERS, VALUE, Encoder, fit_encoder, missing_rows
 from h3gnn.tables.files import Problems
 from h3gnn.tables.infer import (
@@ -36,7 +37,7 @@ from h3gnn.tables.infer import (
 from h3gnn.tables.leaks import NAMED, Target, describe, find_leaks, is_same_target, raise_leaks
 
 Place = Callable[[int, str], str]  # names a row and a column for an error message
-TENSOR_PREFIX = "plan."
+TENSOR_PREFIX, SEEN = "plan.", "seen"
 UNCHANGED = "plain"  # stored name of the encoder that leaves numbers unchanged
 ENCODED_BYTES = 8 * 2  # per feature while a table is encoded: once in its column, once in the joined table
 MOST_LINES = 24  # more unchanged columns than this are shown as one line
@@ -56,6 +57,7 @@ class ColumnPlan:
         encoder: the name of the encoder; "" for a column that is left out, "plain" for unchanged numbers.
         names, description: of its features.
         fitted: the fitted encoder; None for a column that is left out or unchanged.
+        seen: what the fit saw in an encoded column; None in plans of earlier versions.
     """
 
     name: str
@@ -67,6 +69,7 @@ class ColumnPlan:
     description: str = ""
     declared: bool = False
     fitted: Encoder | None = None
+    seen: Seen | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, without the state of the encoder."""
@@ -75,6 +78,39 @@ class ColumnPlan:
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the plain values and the arrays of the encoder's state."""
         return ({}, {}) if self.fitted is None else self.fitted.state()
+
+    def stored(self) -> dict[str, Any]:
+        """Return everything except the arrays, for JSON."""
+        seen = {} if self.seen is None else {SEEN: self.seen.as_dict()}
+        return {**self.as_dict(), "plain": self.state()[0], **seen}
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the arrays to store: those of the encoder, and what the fit saw."""
+        known = None if self.seen is None else self.seen.known
+        return self.state()[1] | ({} if known is None else {SEEN: known})
+
+    def decode(self, cells: Cells, place: Place, problems: Problems) -> tuple[Array, list[Repair]]:
+        """Return the values of new cells and how they differ from those of the fit; add unreadable ones."""
+        values, unreadable = cells.decode(self.kind, self.form)
+        repairs, missing = [], missing_rows(values)
+        every = bool(unreadable.size and missing.all())
+        if unreadable.size and (
+            why := describe_unreadable(self.kind, self.form, cells, unreadable, every=every)
+        ):
+            remedy = "write the column as in the fitted table, or fit again"
+            problems.add(f"the column {self.name!r}", why, remedy, "column-unreadable")
+        elif unreadable.size and self.declared:
+            repairs.append(unreadable_cells(self.name, unreadable, len(cells)))
+        else:
+            what = f"is not a {self.kind}"
+            _add_cells(problems, place, cells.column, unreadable, what, "correct the cell")
+        if self.encoder == UNCHANGED:
+            for row in np.setdiff1d(np.flatnonzero(missing), unreadable).tolist():
+                what, remedy = "the value is empty or NaN", "fill the gap: the fitted table has none"
+                problems.add(partial(place, row, self.name), what, remedy, "feature-not-finite")
+        if self.fitted is not None:
+            repairs += find_drift(self.name, self.fitted, self.seen, values)
+        return values, repairs
 
     def transform(self, values: Array) -> Floats:
         """Return the features of decoded values, `[rows, features]`."""
@@ -180,17 +216,13 @@ class TablePlan:
             there = shortened(frame.columns, 12)
             raise GraphError(f"{message}; there are {there}", code="column-missing")
         problems, repairs, decoded = Problems("the features"), list[Repair](), list[Array]()
+        known = {column.name for column in self.columns}
+        if others := [name for name in map(str, frame.columns) if name not in known]:
+            message = f"not used, since the fitted table has no such columns: {shortened(others)}"
+            repairs.append(Repair("columns-unknown", message, len(others), tuple(others)))
         for column in self.used:
-            cells = frame[column.name]
-            values, unreadable = Cells(cells).decode(column.kind, column.form)
-            if not column.declared:
-                what = f"is not a {column.kind}"
-                _add_cells(problems, place, cells, unreadable, what, "correct the cell")
-            if column.encoder == UNCHANGED:
-                for row in np.setdiff1d(np.flatnonzero(missing_rows(values)), unreadable).tolist():
-                    what, remedy = "the value is empty or NaN", "fill the gap: the fitted table has none"
-                    problems.add(partial(place, row, column.name), what, remedy, "feature-not-finite")
-            repairs += _unknown_values(column, values)
+            values, differences = column.decode(Cells(frame[column.name]), place, problems)
+            repairs += differences
             decoded.append(values)
         problems.check()
         return self._transform(decoded, len(frame)), tuple(repairs)
@@ -203,14 +235,14 @@ class TablePlan:
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything except the arrays, for JSON."""
-        return {"columns": [{**column.as_dict(), "plain": column.state()[0]} for column in self.columns]}
+        return {"columns": [column.stored() for column in self.columns]}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the arrays of the encoders; their names contain the position of the column."""
         return {
             f"{TENSOR_PREFIX}{at}.{name}": torch.from_numpy(np.ascontiguousarray(array))
             for at, column in enumerate(self.columns)
-            for name, array in column.state()[1].items()
+            for name, array in column.arrays().items()
         }
 
     @classmethod
@@ -221,10 +253,11 @@ class TablePlan:
             prefix = f"{TENSOR_PREFIX}{at}."
             own = [name for name in tensors if name.startswith(prefix)]
             arrays = {name.removeprefix(prefix): tensors[name].numpy() for name in own}
-            encoder = ENCODERS.get(one["encoder"])
+            encoder, known = ENCODERS.get(one["encoder"]), arrays.pop(SEEN, None)
             fitted = None if encoder is None else encoder(**one["plain"], **arrays)
             values = {attribute: one[key] for key, attribute in STORED.items()}
-            columns.append(ColumnPlan(**{**values, "names": tuple(one["names"])}, fitted=fitted))
+            seen = Seen(**one[SEEN], known=known) if SEEN in one else None
+            columns.append(ColumnPlan(**{**values, "names": tuple(one["names"])}, fitted=fitted, seen=seen))
         return cls(tuple(columns))
 
 
@@ -421,6 +454,7 @@ def _fit_column(name: str, found: InferredType, cells: Cells, text_model: str | 
         names=names,
         description=fitted.describe(values),
         fitted=fitted if names else None,
+        seen=Seen.of(fitted, values) if names else None,
     )
 
 
@@ -437,21 +471,6 @@ def _is_plain(plan: ColumnPlan, found: InferredType, cells: Cells) -> bool:
 def _unchanged(plan: ColumnPlan) -> ColumnPlan:
     plain = _plain_column(plan.name, len(plan.names))
     return replace(plain, kind=plan.kind, reason=plan.reason, form=plan.form)
-
-
-def _unknown_values(column: ColumnPlan, values: Array) -> list[Repair]:
-    """Return the unknown categories and missing values of a column that the fitted table does not have."""
-    repairs, encoder = [], column.fitted
-    if encoder is None:
-        return []
-    if unknown := encoder.count_unknown(values):
-        message = f"{column.name}: {unknown:,} rows hold a category that the fitted table does not have"
-        repairs.append(Repair("unknown-categories", message, unknown, (column.name,)))
-    gaps = int(missing_rows(values).sum())
-    if gaps and encoder.kind != "sentences" and not encoder.gaps:
-        message = f"{column.name}: {gaps:,} missing values are imputed; the fitted table has none"
-        repairs.append(Repair("missing-values-imputed", message, gaps, (column.name,)))
-    return repairs
 
 
 def _add_cells(problems: Problems, place: Place, column: Any, rows: Array, what: str, remedy: str) -> None:
