@@ -88,8 +88,9 @@ def test_the_ends_are_found_by_name_as_in_a_file(tmp_path: Path) -> None:
     payments = pd.DataFrame(
         {"amount": [5.0, 6.0], "to_account": [20, 30], "from_account": [10, 20], "weight": [1.0, 2.0]}
     )
-    with pytest.warns(UserWarning, match="not used: amount"):
-        graph = as_graph(ACCOUNTS, edges=payments)
+    graph = as_graph(ACCOUNTS, edges=payments)
+    assert graph.link_columns is not None
+    assert "edges.out.amount.mean" in graph.link_columns.names
     stored = read_graph(save(payments, tmp_path / "e"), features=save(ACCOUNTS, tmp_path / "f"))
     assert by_name(graph) == by_name(stored) == (SIZES, EDGES)
     assert graph.edge_weight is not None

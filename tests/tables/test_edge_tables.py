@@ -123,7 +123,7 @@ def test_invalid_weights_are_errors_dropped_or_made_positive(tmp_path: Path) -> 
     text = "source,target,weight\na,b,-2\nb,c,0\nc,a,\nb,a,5\n"
     path = write(tmp_path, edges=text)["edges"]
     with rejects("edge-weight-not-positive") as caught:
-        read_graph(path)
+        read_graph(path, weight_column="weight")
     assert [f"weight {one} is not" in caught.message for one in (-2, 0, "nan", 5)] == [
         True,
         True,

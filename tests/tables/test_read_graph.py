@@ -98,7 +98,9 @@ def test_columns_by_name_and_by_position(tmp_path: Path) -> None:
     by_position = read_graph(path, source_column=2, target_column=3, weight_column="4")
     assert weights(by_name) == {(0, 1): 2, (1, 2): 4}
     assert by_position.provenance.sha256 == by_name.provenance.sha256
-    assert (("when",), "edge-columns-unused") in [(r.fields, r.code) for r in by_name.provenance.repairs]
+    plain = read_graph(path, source_column="who", target_column="whom", link_columns=False)
+    unused = (("when", "strength"), "edge-columns-unused")
+    assert unused in [(one.fields, one.code) for one in plain.provenance.repairs]
     with rejects("column-missing"):
         read_graph(path, source_column=9)
     with rejects("column-missing"):
@@ -212,7 +214,7 @@ BAD_EDGES = [
     ("source,target\n\na,b\na,b,c\n", "row-length-differs", "edges.csv, line 4: 3 cell(s)"),
     ("source,target\na,b\n,b\n", "id-missing", "edges.csv, line 3, column 1 (source):"),
     ("source,target,weight\na,b,1\nb,a,heavy\n", "cell-unreadable", "line 3, column 3 (weight):"),
-    ("source,target,weight\na,b,1\nb,a,-1\n", "edge-weight-not-positive", "edges.csv, line 3:"),
+    ("source,target,weight\na,b,1\nb,a,0\n", "edge-weight-not-positive", "edges.csv, line 3:"),
     ("source,target,weight\na,b,1\nb,a,\n", "edge-weight-not-positive", "line 3: the edge weight nan"),
     ("source\na\n", "column-missing", "edges.csv"),
     ("source,target\n", "table-empty", "edges.csv"),

@@ -1,4 +1,4 @@
-"""Columns of nodes for trees: own columns, means over two hops, degrees, directions of the embedding.
+"""Columns of nodes for trees: own and link columns, means over two hops, degrees, parts of the embedding.
 
 With many features, such as words, principal components of the features take their place.
 """
@@ -96,15 +96,18 @@ class NodeColumns:
     def of_new(self, graph: GraphLike, embedding: Embedding) -> Embedding:
         """Return the columns of the new nodes of an extended graph, which follow the fitted ones."""
         known, width = self.values, self.base
-        first, read = len(known), _read(graph, self.scaler)
+        first, read, links = len(known), _read(graph, self.scaler), graph.link_columns
+        own = width - (0 if links is None else len(links.names))
         values = np.empty((graph.num_nodes - first, len(self.columns)), dtype=np.float32)
         for start in range(0, len(values), ROWS):
             some = slice(start, min(start + ROWS, len(values)))
             rows = read(np.arange(first + some.start, first + some.stop))
             if self.components is None:
-                values[some, :width] = rows.todense() if hasattr(rows, "todense") else rows
+                values[some, :own] = rows.todense() if hasattr(rows, "todense") else rows
             else:
-                values[some, :width] = self.components(rows)
+                values[some, :own] = self.components(rows)
+            if links is not None:
+                values[some, own:width] = links.values[first + some.start : first + some.stop]
             values[some, 3 * width + len(DEGREES) :] = self.directions(embedding[some])
         both = graph.adjacency(undirected=True, self_loops=False)
         for hop in range(2):
@@ -128,7 +131,7 @@ def walk_step(graph: GraphLike) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]
 
 
 def _base_columns(graph: GraphLike, components: Directions | None) -> Iterator[Column]:
-    """Yield the columns of the features: by name, or principal components."""
+    """Yield the columns of the features, by name or principal components, and the link columns."""
     plan = graph.plan
     if components is not None:
         yield from (Column(f"component {at + 1}", OWN) for at in range(components.vectors.shape[1]))
@@ -138,6 +141,10 @@ def _base_columns(graph: GraphLike, components: Directions | None) -> Iterator[C
     else:
         for feature in plan.features:
             yield Column(feature.name, OWN, feature.column.name)
+    if graph.link_columns is not None:
+        links = graph.link_columns.plan
+        for name, source in zip(links.names, links.sources, strict=True):
+            yield Column(name, LINKS, source)
 
 
 def _read(graph: GraphLike, scaler: FeatureScaler) -> Callable[[Integers], Any]:

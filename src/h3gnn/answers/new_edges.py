@@ -15,8 +15,10 @@ from h3gnn.graphs.checks import stored_weights
 from h3gnn.graphs.edge_plan import EdgeColumns, EdgePlan, EdgeRules
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import find_ids, quoted
+from h3gnn.graphs.link_columns import LinkColumns, LinkPlan
 from h3gnn.graphs.provenance import Repair
-from h3gnn.tables.edges import EdgeRows, apply_rules, open_edges, read_rows
+from h3gnn.tables.edges import EdgeRows, EdgeTable, apply_rules, open_edges, read_rows, usable_rows
+from h3gnn.tables.links import read_again
 from h3gnn.tables.reader import open_table
 from h3gnn.tables.roles import WEIGHT_NAMES
 
@@ -41,17 +43,18 @@ class NewEdgeTable:
 
 
 def read_new_edges(
-    plan: EdgePlan | None, given: Any, wanted: str | None, reading: Mapping[str, Any], style: Style
+    graph: Graph, given: Any, wanted: str | None, reading: Mapping[str, Any], style: Style
 ) -> NewEdgeTable:
     """Read a file or a data frame of new edges as the plan of the fitted graph says.
 
     Args:
-        plan: of the fitted graph.
+        graph: the fitted graph.
         given: the file, or the data frame.
         wanted: the name of the fitted table that the edges continue, if the user gave it.
         reading: options of `read_graph`.
         style: header and delimiter.
     """
+    plan, links = graph.edge_plan, graph.link_columns
     rules, fitted = _rules(plan, reading), None
     source, target, weight = (reading.get(f"{name}_column") for name in ("source", "target", "weight"))
     if plan is not None and plan.tables:
@@ -62,11 +65,21 @@ def read_new_edges(
         if source is None and target is None and {fitted.source, fitted.target} <= {*names}:
             source, target = fitted.source, fitted.target
         weight = weight or (fitted.weight if fitted.weight in names else None)
-    opened = open_edges(given, source, target, weight, style)
-    rows = read_rows(opened, None, None, rules)
-    repairs = (*opened.repairs, *_renamed(fitted, opened.columns))
+    known = [] if links is None or fitted is None else links.plan.table(fitted.table).columns
+    of_links = [one.name for one in known]
+    opened = _with_roles_of(of_links, fitted, open_edges(given, source, target, weight, style))
+    opened, rows = read_rows(opened, None, None, rules, links=links is not None)
+    used = [at for at in opened.further if opened.table.names[at] in of_links]
+    repairs = (*opened.repairs, *opened.unused(used), *_renamed(fitted, opened.columns))
     name = opened.table.path.name if isinstance(given, Path) else "new edges"
     return NewEdgeTable(rows, rules, fitted or opened.columns, name, opened.table.place, repairs)
+
+
+def _with_roles_of(names: Sequence[str], fitted: EdgeColumns | None, opened: EdgeTable) -> EdgeTable:
+    """Return the table without a weight that was a link column in the fit."""
+    weight = [opened.table.names[at] for at in opened.weight]
+    other = fitted is not None and fitted.weight is None and {*weight} <= {*names}
+    return replace(opened, weight=()) if other else opened
 
 
 def _rules(plan: EdgePlan | None, reading: Mapping[str, Any]) -> EdgeRules:
@@ -95,12 +108,12 @@ def _renamed(fitted: EdgeColumns | None, found: EdgeColumns) -> tuple[Repair, ..
     return (Repair("edge-columns-inferred", message, fields=(found.source, found.target)),)
 
 
-def tables_of(edges: Any, plan: EdgePlan | None) -> list[NewEdgeTable]:
+def tables_of(edges: Any, graph: Graph) -> list[NewEdgeTable]:
     """Return the tables that a user gives: one data frame, or several by the fitted table they continue."""
     if isinstance(edges, list) and all(isinstance(one, NewEdgeTable) for one in edges):
         return edges
     named = edges.items() if isinstance(edges, Mapping) else [(None, edges)]
-    return [read_new_edges(plan, frame, name, {}, {}) for name, frame in named]
+    return [read_new_edges(graph, frame, name, {}, {}) for name, frame in named]
 
 
 def join_new_edges(
@@ -135,6 +148,38 @@ def _apply(graph: Graph, ids: Ids, table: NewEdgeTable) -> tuple[Integers, Weigh
     _check_again(graph, found.index, table)
     scaled = None if weight is None else weight / table.columns.scale
     return found.index, scaled, [*table.repairs, *found.repairs]
+
+
+def links_of_new(graph: Graph, ids: Ids, tables: Sequence[NewEdgeTable]) -> LinkColumns | None:
+    """Return the link columns of all nodes: fitted ones keep theirs, new ones have those of the new edges."""
+    if graph.link_columns is None:
+        return None
+    plan, summaries = graph.link_columns.plan, []
+    for fitted in plan.tables:
+        ends = [np.empty((2, 0), dtype=np.int64)]
+        values: dict[str, list[npt.NDArray[Any]]] = {one.name: [] for one in fitted.used}
+        for table in tables:
+            if (table.columns.table or _only_table(plan, table)) != fitted.table:
+                continue
+            index = np.stack([find_ids(one, ids) for one in table.rows.ids])
+            used = usable_rows(index, table.rows.weight, table.rules)
+            ends.append(index[:, used])
+            for name, cells in read_again(fitted, table.rows.loaded, table.name).values.items():
+                values[name].append(cells[used])
+        joined = {name: np.concatenate([[], *parts]) for name, parts in values.items()}
+        summaries.append(fitted.summarize(np.concatenate(ends, axis=1), joined, ids.size))
+    return graph.link_columns.with_rows(np.concatenate(summaries, axis=1)[graph.num_nodes :])
+
+
+def _only_table(plan: LinkPlan, table: NewEdgeTable) -> str:
+    """Return the fitted table that edges without a table continue."""
+    if len(plan.tables) > 1:
+        names = ", ".join(one.table for one in plan.tables)
+        message = (
+            f"{table.name} could continue any of the fitted tables {names}: give tables of edges by name"
+        )
+        raise GraphError(message, code="edge-table-ambiguous")
+    return plan.tables[0].table
 
 
 def _check_known(index: Integers, table: NewEdgeTable) -> None:

@@ -22,6 +22,7 @@ from h3gnn.graphs.scaling import FeatureScaler, csr_features, fit_scaler
 from h3gnn.resources import check_memory
 
 if TYPE_CHECKING:
+    from h3gnn.graphs.link_columns import LinkColumns
     from h3gnn.tables.plan import TablePlan
 
 SPLITS = 10
@@ -90,6 +91,7 @@ class GraphLike(ABC):
     edge_plan: EdgePlan | None
     feature_names: tuple[str, ...]
     node_types: Any
+    link_columns: LinkColumns | None
     type_names: tuple[str, ...]
 
     @property
@@ -174,6 +176,7 @@ class Graph(GraphLike):
         edge_plan: how tables of edges were read; None where there were none.
         feature_names: one name per column of features, or none where the user gave none.
         node_types: int16 `[nodes]`, the type of each node, -1 where unknown; None where all are of one type.
+        link_columns: what tables of edges say about each node; None without.
         type_names: the name of each type: of its table of features, or of its column of edges.
     """
 
@@ -194,6 +197,7 @@ class Graph(GraphLike):
     edge_plan: EdgePlan | None = None
     feature_names: tuple[str, ...] = ()
     node_types: Tensor | None = None
+    link_columns: LinkColumns | None = None
     type_names: tuple[str, ...] = ()
 
     @property
@@ -292,21 +296,32 @@ def with_columns(graph: Graph, order: Sequence[int], names: tuple[str, ...]) -> 
         matrix = scipy_features(graph.features)[:, list(order)]
         matrix.sort_indices()
         features = torch_features(matrix)
-    others = (graph.edge_weight, graph.labels, graph.train_mask, graph.val_mask, graph.test_mask)
-    digest = content_hash(features, graph.edge_index, *others, targets=graph.targets)
-    provenance = replace(graph.provenance, sha256=digest)
-    return replace(graph, features=features, feature_names=names, provenance=provenance)
+    return with_hash(replace(graph, features=features, feature_names=names))
+
+
+def with_hash(graph: Graph) -> Graph:
+    """Return the graph with the content hash of its parts in its provenance."""
+    masks, links = (graph.train_mask, graph.val_mask, graph.test_mask), graph.link_columns
+    parts = graph.features, graph.edge_index, graph.edge_weight, graph.labels, *masks
+    values = None if links is None else torch.from_numpy(links.values)
+    digest = content_hash(*parts, targets=graph.targets, links=values)
+    return replace(graph, provenance=replace(graph.provenance, sha256=digest))
 
 
 def content_hash(
-    features: Tensor, edge_index: Tensor, *others: Tensor | None, targets: Tensor | None = None
+    features: Tensor,
+    edge_index: Tensor,
+    *others: Tensor | None,
+    targets: Tensor | None = None,
+    links: Tensor | None = None,
 ) -> str:
     """Return the SHA-256 of the arrays that a result depends on; of sparse features, as they are stored."""
     digest = hashlib.sha256()
     stored = [features]
     if features.layout == torch.sparse_csr:
         stored = [features.crow_indices(), features.col_indices(), features.values()]
-    for part in (*stored, edge_index, *others, *([] if targets is None else [targets])):
+    known = [part for part in (targets, links) if part is not None]
+    for part in (*stored, edge_index, *others, *known):
         if part is None:
             digest.update(b"none")
             continue
@@ -379,10 +394,6 @@ def with_splits(graph: Graph, seed: int = SEED) -> Graph:
         return graph
     codes = graph.labels if graph.targets is None else stratify(graph.targets)
     assert codes is not None  # some nodes are labelled
-    masks = random_splits(codes, generator=torch.Generator().manual_seed(seed))
-    parts = graph.features, graph.edge_index, graph.edge_weight, graph.labels, *masks
-    digest = content_hash(*parts, targets=graph.targets)
-    train, val, test = masks
-    provenance = replace(graph.provenance, sha256=digest)
-    split = replace(graph, train_mask=train, val_mask=val, test_mask=test, provenance=provenance)
+    train, val, test = random_splits(codes, generator=torch.Generator().manual_seed(seed))
+    split = with_hash(replace(graph, train_mask=train, val_mask=val, test_mask=test))
     return split.with_repairs(random_splits_repair(seed))

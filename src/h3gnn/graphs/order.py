@@ -50,9 +50,11 @@ def reorder_nodes(graph: Graph, order: npt.NDArray[np.int64]) -> Graph:
         features = torch_features(scipy_features(graph.features)[order])
     parts = {name: getattr(graph, name) for name in ("labels", "targets", "node_types", *MASKS)}
     moved: dict[str, Any] = {name: None if part is None else part[chosen] for name, part in parts.items()}
+    links = graph.link_columns
     return replace(
         graph,
         features=features,
+        link_columns=None if links is None else replace(links, values=links.values[order]),
         edge_index=torch.from_numpy(ends[:, by_target]),
         edge_weight=None if graph.edge_weight is None else graph.edge_weight[edges],
         node_ids=graph.node_ids[order],

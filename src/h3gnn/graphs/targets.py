@@ -11,7 +11,7 @@ import torch
 
 from h3gnn.errors import GraphError, check_choice
 from h3gnn.graphs.checks import as_classes, as_labels, as_numpy
-from h3gnn.graphs.graph import Graph, content_hash
+from h3gnn.graphs.graph import Graph, with_hash
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.infer import MOST_CLASSES
 
@@ -72,21 +72,14 @@ def with_task(graph: Graph, task: str) -> Graph:
         return with_targets(graph, numbers_of_classes(graph.labels.numpy(), graph.class_names))
     if task == CLASSIFICATION and graph.targets is not None:
         labels, names = as_classes([None if np.isnan(one) else one for one in graph.targets.tolist()])
-        return _hashed(replace(graph, labels=torch.from_numpy(labels), class_names=names, targets=None))
+        return with_hash(replace(graph, labels=torch.from_numpy(labels), class_names=names, targets=None))
     return graph
 
 
 def with_targets(graph: Graph, targets: Floats, name: str = "") -> Graph:
     """Return the graph with numbers to predict in place of classes; its splits are kept."""
     numbers = torch.from_numpy(targets)
-    return _hashed(replace(graph, labels=None, class_names=(), targets=numbers, target_name=name))
-
-
-def _hashed(graph: Graph) -> Graph:
-    masks = graph.train_mask, graph.val_mask, graph.test_mask
-    parts = graph.features, graph.edge_index, graph.edge_weight, graph.labels, *masks
-    digest = content_hash(*parts, targets=graph.targets)
-    return replace(graph, provenance=replace(graph.provenance, sha256=digest))
+    return with_hash(replace(graph, labels=None, class_names=(), targets=numbers, target_name=name))
 
 
 def numbers_of_classes(labels: npt.NDArray[np.int64], names: tuple[str, ...]) -> Floats:

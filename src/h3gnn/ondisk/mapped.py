@@ -25,6 +25,7 @@ from torch import Tensor
 from h3gnn.errors import GraphError
 from h3gnn.graphs.graph import AdjacencyRows, Gather, Graph, GraphLike, select_rows
 from h3gnn.graphs.ids import one_kind
+from h3gnn.graphs.link_columns import LinkColumns
 from h3gnn.graphs.provenance import PROVENANCE, Provenance
 from h3gnn.graphs.scaling import FeatureScaler, Moments, csr_features
 from h3gnn.ondisk.engine import Edges, index_type, sort_edges
@@ -145,6 +146,7 @@ class MappedGraph(GraphLike):
     plan: None = None
     edge_plan: None = None
     node_types: None = None
+    link_columns: LinkColumns | None = None
     type_names: tuple[()] = ()
 
     @property

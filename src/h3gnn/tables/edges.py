@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from h3gnn.graphs.checks import valid_weights
 from h3gnn.graphs.edge_plan import EdgeColumns, EdgePlan, EdgeRules
 from h3gnn.graphs.ids import NodeIndex, as_text, one_kind
 from h3gnn.graphs.provenance import Repair
-from h3gnn.tables.reader import FEW_ROWS, Table, joined_place, open_table
+from h3gnn.tables.reader import FEW_ROWS, LoadedTable, Table, joined_place, open_table
 from h3gnn.tables.roles import ROW_WORDS, WEIGHT_NAMES, Column, infer_ends, pick_column, words_in
 
 FIX_COLUMN = "correct the cell, or name another column (--weight-column)"
@@ -34,14 +34,38 @@ class EdgeTable:
     table: Table
     ends: tuple[int, int]
     weight: tuple[int, ...]  # the column of the weights, or none
-    repairs: tuple[Repair, ...]  # unused columns, and the assumed direction
+    repairs: tuple[Repair, ...]  # the assumed direction
     guessed: bool = False  # whether the ends follow from the order of the columns alone
+    weight_given: bool = False  # whether the user named the column of the weights
 
     @property
     def columns(self) -> EdgeColumns:
         """The names of the table and of its columns."""
         names = [self.table.names[at] for at in (*self.ends, *self.weight)]
         return EdgeColumns.of(self.table.path.stem, names)
+
+    @property
+    def further(self) -> tuple[int, ...]:
+        """The other columns."""
+        taken = (*self.ends, *self.weight)
+        return tuple(at for at in range(len(self.table.names)) if at not in taken)
+
+    def unused(self, used: Collection[int] = ()) -> tuple[Repair, ...]:
+        """Return the repair that names the columns besides the ends, the weight and the used ones, if any."""
+        names = [self.table.names[at] for at in self.further if at not in used]
+        message = f"{self.table.path.name}: not used: {', '.join(names[:8])}"
+        unused = Repair("edge-columns-unused", message, fields=tuple(names), warn=True)
+        return (unused,) if names else ()
+
+    def without_weight(self, weight: npt.NDArray[np.float64]) -> EdgeTable:
+        """Return the table with a column that has negative values as a link column, not as the weight."""
+        name, count = self.table.names[self.weight[0]], int((weight < 0).sum())
+        message = (
+            f"{self.table.path.name}: {count:,} values of {name} are negative: it is a link column, and the "
+            "edges have no weights (--weight-column makes it the weight)"
+        )
+        repair = Repair("weights-negative", message, count, (name,), warn=True)
+        return replace(self, weight=(), repairs=(*self.repairs, repair))
 
 
 @dataclass(frozen=True)
@@ -50,6 +74,7 @@ class EdgeRows:
 
     ids: list[Ids]
     weight: Weights
+    loaded: LoadedTable | None = None  # all columns, if link columns are wanted
 
 
 @dataclass(frozen=True)
@@ -61,6 +86,7 @@ class Edges:
     place: Callable[[int], str]
     repairs: list[Repair]
     plan: EdgePlan = field(default_factory=EdgePlan)
+    ends: tuple[Index, ...] = ()  # of each table before the rules, by position, -1 for unknown nodes
 
 
 def open_edges(
@@ -91,16 +117,19 @@ def open_edges(
         names = (table.names[start], table.names[end])
         message = f"{table.path.name}: edges run from {names[0]} to {names[1]}"
         repairs.append(Repair("edge-columns-inferred", message, fields=names))
-    if unused:
-        message = f"{table.path.name}: not used: {', '.join(unused[:8])}"
-        repairs.append(Repair("edge-columns-unused", message, fields=tuple(unused), warn=True))
     weights = () if heavy is None else (heavy,)
-    return EdgeTable(table, (start, end), weights, tuple(repairs), not named)
+    return EdgeTable(table, (start, end), weights, tuple(repairs), not named, weight is not None)
 
 
-def read_rows(edges: EdgeTable, known: Ids | None, known_by: Path | None, rules: EdgeRules) -> EdgeRows:
-    """Read all edges, or raise with all their problems; `known` are the nodes, if others are an error."""
-    loaded = edges.table.load((*edges.ends, *edges.weight))
+def read_rows(
+    edges: EdgeTable, known: Ids | None, known_by: Path | None, rules: EdgeRules, *, links: bool = False
+) -> tuple[EdgeTable, EdgeRows]:
+    """Read all edges, or raise with all their problems; `known` are the nodes, if others are an error.
+
+    With `links` all columns are loaded, and one that was taken for the weight because of its name alone is
+    no weight if it has negative values: the table is returned with its final roles.
+    """
+    loaded = edges.table.load((*edges.ends, *edges.weight, *(edges.further if links else ())))
     ids, weight = [loaded.ids(at) for at in edges.ends], None
     ids = ids if ids[0].dtype == ids[1].dtype else [as_text(one) for one in ids]
     if edges.guessed and not loaded.problems.count:
@@ -109,13 +138,21 @@ def read_rows(edges: EdgeTable, known: Ids | None, known_by: Path | None, rules:
         loaded.check_known(ids, known, known_by)
     for at in edges.weight:
         weight, unreadable = loaded.column_numbers(at)
+        if links and _is_no_weight(edges, weight, rules) and not unreadable.size:
+            edges, weight = edges.without_weight(weight), None
+            break
         loaded.add_unreadable(at, unreadable, FIX_COLUMN)
         invalid = np.flatnonzero(~valid_weights(weight)) if rules.weights == "error" else ()
         for row in np.setdiff1d(invalid, unreadable).astype(int).tolist():
             what = f"the edge weight {weight[row]:g} is not a positive number"
             loaded.add(row, None, what, FIX_WEIGHT, "edge-weight-not-positive")
     loaded.problems.check()
-    return EdgeRows(ids, weight)
+    return edges, EdgeRows(ids, weight, loaded if links else None)
+
+
+def _is_no_weight(edges: EdgeTable, weight: npt.NDArray[np.float64], rules: EdgeRules) -> bool:
+    """Whether a column that is a weight by its name alone has negative values, which weights cannot have."""
+    return not edges.weight_given and rules.weights == "error" and bool((weight < 0).any())
 
 
 def _check_guess(edges: EdgeTable, ids: list[Ids]) -> None:
@@ -144,14 +181,15 @@ def join_edges(
     tables: Sequence[EdgeTable], rows: Sequence[EdgeRows], nodes: NodeIndex, rules: EdgeRules
 ) -> Edges:
     """Apply the rules to each table; of several, each has a mean weight of 1."""
-    parts = []
+    parts, ends = [], []
     for table, block in zip(tables, rows, strict=True):
         index = np.stack([nodes.find(end) for end in block.ids])
+        ends.append(index)
         part = apply_rules(index, block.weight, rules, table.table.path.name, table.table.place)
         parts.append(replace(part, repairs=[*table.repairs, *part.repairs]))
     columns = _distinct_names([one.columns for one in tables])
     if len(parts) == 1:
-        return replace(parts[0], plan=EdgePlan(rules, columns))
+        return replace(parts[0], plan=EdgePlan(rules, columns), ends=(*ends,))
     weights = [np.ones(part.index.shape[1]) if part.weight is None else part.weight for part in parts]
     scales = [float(heavy.mean()) if heavy.size else 1.0 for heavy in weights]
     names = " and ".join(one.table.path.name for one in tables)
@@ -164,6 +202,7 @@ def join_edges(
         joined_place([part.place for part in parts], [part.index.shape[1] for part in parts]),
         [*(repair for part in parts for repair in part.repairs), joined],
         EdgePlan(rules, scaled),
+        (*ends,),
     )
 
 
@@ -183,6 +222,7 @@ def apply_rules(
     """Apply the rules to edges by position, -1 for unknown nodes; `name` and `place` are of the table."""
     repairs, rows = list[Repair](), np.arange(index.shape[1])
     keep = (index >= 0).all(axis=0)
+    used = usable_rows(index, weight, rules)
     if count := int((~keep).sum()):
         message = f"{name}: {count:,} edge(s) of unknown nodes left out"
         repairs.append(Repair("edges-of-unknown-nodes", message, count))
@@ -191,13 +231,10 @@ def apply_rules(
             message = f"{name}: {negative:,} negative weight(s) replaced by their absolute value"
             repairs.append(Repair("absolute-weights", message, negative))
         weight = np.abs(weight)
-    if weight is not None and rules.weights != "error":
-        valid = valid_weights(weight)
-        if count := int((keep & ~valid).sum()):
-            message = f"{name}: {count:,} edge(s) without a positive weight left out"
-            repairs.append(Repair("weights-not-positive", message, count))
-        keep = keep & valid
-    index, rows, weight = index[:, keep], rows[keep], None if weight is None else weight[keep]
+    if count := int((keep & ~used).sum()):
+        message = f"{name}: {count:,} edge(s) without a positive weight left out"
+        repairs.append(Repair("weights-not-positive", message, count))
+    index, rows, weight = index[:, used], rows[used], None if weight is None else weight[used]
     if rules.undirected:
         between = index[0] != index[1]  # a self-loop is its own opposite
         index = np.concatenate([index, index[::-1, between]], axis=1)
@@ -206,6 +243,14 @@ def apply_rules(
     index, weight, first = _merge_repeated(index, weight, rules, name, repairs)
     rows = rows if first is None else rows[first]
     return Edges(index, weight, lambda at: place(int(rows[at])), repairs)
+
+
+def usable_rows(index: Index, weight: Weights, rules: EdgeRules) -> npt.NDArray[np.bool_]:
+    """Return which rows are edges: those between known nodes that the rule for weights does not leave out."""
+    known = (index >= 0).all(axis=0)
+    if weight is None or rules.weights == "error":
+        return np.asarray(known)
+    return known & valid_weights(np.abs(weight) if rules.weights == "absolute" else weight)
 
 
 def _merge_repeated(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,7 @@ class FeatureOptions:
     target: Callable[[Ids], Target] | None = None  # the class of each node, if a label file contains it
     text_model: str | None = None
     plan: TablePlan | None = None
+    elsewhere: frozenset[str] = frozenset()  # names in `columns` that other tables may have instead
 
 
 Loaded = tuple[FeatureTable, LoadedTable]
@@ -170,7 +171,9 @@ def read_features(
             raise GraphError(message, code="array-not-combinable")
         return found
     tables = [_load(path, options) for path in paths]
-    parts = []
+    other = options.elsewhere - {name for roles, _ in tables for name in roles.names}
+    kinds = {name: kind for name, kind in options.columns.items() if name not in other}
+    options, parts = replace(options, columns=kinds), []
     for roles, loaded in tables:
         parts.append(loaded.ids(roles.key))
         _check_problems(roles, loaded, options)

@@ -17,6 +17,7 @@ import torch
 
 from h3gnn.errors import GraphError, as_option, shortened
 from h3gnn.graphs.graph import Graph, GraphLike, scipy_features
+from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.roles import words_in
 
 MIN_ROWS, MIN_OTHERS = 30, 5
@@ -176,6 +177,17 @@ NAMED = "has the name of the class"
 def describe(share: float) -> str:
     """Return what a share of rows in which a column determines the class means for the column."""
     return f"determines the class in {100 * share:.4g} % of the labelled rows"
+
+
+def leak_reason(name: str, kind: str, why: str) -> str:
+    """Return why a column is left out, and the option that keeps it."""
+    return f"{why}; {as_option('--columns', f'{name}={kind}')} makes it a feature"
+
+
+def kept_leak(name: str, why: str) -> Repair:
+    """Return the repair for a declared column that contains the class."""
+    message = f"the column {name} {why}; it is a feature, since you declared it"
+    return Repair("label-leak-kept", message, fields=(name,), warn=True)
 
 
 def raise_leaks(found: dict[str, str], others: Sequence[str] = ()) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,9 @@ import torch
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import SPLIT_NAMES, split_masks
 from h3gnn.graphs.edge_plan import EdgeRules
-from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.graph import Graph, with_hash
 from h3gnn.graphs.ids import NodeIndex, one_kind, quoted
+from h3gnn.graphs.link_columns import LinkColumns, LinkPlan
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.structural import build_graph
 from h3gnn.graphs.targets import AUTO
@@ -26,6 +27,7 @@ from h3gnn.tables.features import FeatureFile, FeatureOptions, read_features
 from h3gnn.tables.infer import NULL_WORDS
 from h3gnn.tables.labels import LabelColumn, read_labels
 from h3gnn.tables.leaks import Target
+from h3gnn.tables.links import link_mode, names_of_edges, read_link_columns
 from h3gnn.tables.plan import TablePlan
 from h3gnn.tables.reader import LoadedTable, Table, add_duplicates, open_table
 from h3gnn.tables.roles import SPLIT_PREFIX, Column, infer_class_column, pick_column, pick_id_column
@@ -63,6 +65,8 @@ class Labels:
     def target(self, nodes: Ids, name: str | None) -> Target:
         """Return what is to be predicted for each of some nodes; of numbers, their quantiles."""
         known = self.for_nodes(NodeIndex(nodes).find(self.ids), len(nodes))
+        if known["labels"] is None and "targets" not in known:
+            return Target(None, np.full(len(nodes), -1))
         if known["labels"] is None:
             return Target.of_numbers(name, known["targets"])
         return Target(name, known["labels"])
@@ -216,6 +220,7 @@ def read_graph(
     header: bool | None = None,
     delimiter: str | None = None,
     undirected: bool = False,
+    link_columns: str | bool | LinkPlan = "auto",
     plan: TablePlan | None = None,
 ) -> Graph:
     """Read a graph from one file per part.
@@ -234,8 +239,8 @@ def read_graph(
         weight_column: positive weights; else a column called weight, else none.
         id_column: ids in the features; the usual names, else column 1.
         feature_columns: the columns to use; else all but the id.
-        columns: the kinds of some of these columns, `{"zip": "category", "opened": "date:dmy"}`; those of the
-            others are inferred.
+        columns: the kinds of some columns of features or edges, `{"zip": "category", "opened": "date:dmy"}`;
+            those of the others are inferred.
         text_model: a folder with a sentence model for columns of text.
         label_id_column: ids in the labels; the usual names, else column 1.
         label_column: classes or numbers; the usual names, else the first column that is neither id nor split.
@@ -246,6 +251,9 @@ def read_graph(
         unknown_nodes, weights, repeated: how such edges are handled; see `EdgeRules`.
         header, delimiter: of text files; inferred if not given.
         undirected: add the opposite of every edge.
+        link_columns: whether the edges of each node are summarized as columns of the node: their number, and
+            their further columns, such as amounts or dates. "auto" does so if a table has further columns or
+            duplicate edges. The plan of a fitted graph, `graph.link_columns.plan`, is applied again.
         plan: of a fitted graph, `graph.plan`, by which the features are encoded.
 
     Raises:
@@ -262,7 +270,9 @@ def read_graph(
             partial(found.target, name=label_table.target_name) if label_table.label is not None else None
         )
     edges_first = features is None or unknown_nodes == "add"
-    rows = [read_rows(one, None, None, rules) for one in tables] if edges_first else []
+    rows, with_links = list[EdgeRows](), link_mode(link_columns) != "no"
+    if edges_first:
+        tables, rows = _read_edges(tables, None, None, rules, links=with_links)
     if features is None:
         nodes = FeatureFile(None, _nodes_of_edges(tables, rows, found, label_table, rules), named=True)
     else:
@@ -270,13 +280,23 @@ def read_graph(
         of_labels = ("label", "number", "number:plain", "number:grouped", "number:comma")
         kinds = {one: kind for one, kind in (columns or {}).items() if one != hidden or kind not in of_labels}
         options = FeatureOptions(id_column, feature_columns, style, kinds, label, target, text_model, plan)
+        options = replace(options, elsewhere=frozenset(names_of_edges(tables) if with_links else ()))
         added = partial(unknown_ids, _all_ids(rows, found)) if edges_first else None
         nodes = read_features(_listed(features), options, added)
         found = labels_of_features(nodes, columns, task) if found is None else found
     if not edges_first:
         known = nodes.ids if unknown_nodes == "error" else None
-        rows = [read_rows(one, known, nodes.path, rules) for one in tables]
-    return _join(tables, rows, nodes, found, label_table, rules)
+        tables, rows = _read_edges(tables, known, nodes.path, rules, links=with_links)
+    links = partial(read_link_columns, declared=columns or {}, wanted=link_columns)
+    return _join(tables, rows, nodes, found, label_table, rules, links)
+
+
+def _read_edges(
+    tables: Sequence[EdgeTable], known: Ids | None, known_by: Path | None, rules: EdgeRules, *, links: bool
+) -> tuple[list[EdgeTable], list[EdgeRows]]:
+    """Return the tables with their final roles, and their rows."""
+    read = [read_rows(one, known, known_by, rules, links=links) for one in tables]
+    return [table for table, _ in read], [rows for _, rows in read]
 
 
 def _listed(paths: Paths) -> list[Any]:
@@ -298,13 +318,16 @@ def _join(
     labels: Labels | None,
     label_table: LabelTable | None,
     rules: EdgeRules,
+    read_links: Callable[..., tuple[LinkColumns | None, list[Repair]]],
 ) -> Graph:
     """Find every id among the nodes, and build the graph."""
     nodes = NodeIndex(features.ids)
     edges = join_edges(tables, rows, nodes, rules)
-    repairs = [*edges.repairs, *features.repairs]
     known: dict[str, Any] = {}
+    target, repairs = None, list[Repair]()
     if labels is not None:
+        name = labels.name if label_table is None else label_table.target_name
+        target = labels.target(features.ids, name)
         found = nodes.find(labels.ids)
         known = labels.for_nodes(found, features.ids.size)
         repairs += labels.column.repairs
@@ -312,6 +335,8 @@ def _join(
             if rules.unknown_nodes == "error":
                 label_table.check_known(labels.ids, features.ids, features.path)
             repairs += label_table.left_out(found)
+    links, of_links = read_links(tables, rows, edges, features.ids.size, target=target)
+    repairs = [*edges.repairs, *of_links, *features.repairs, *repairs]
 
     def locate(part: str, index: int) -> str:
         if part == "features":
@@ -334,9 +359,10 @@ def _join(
         **known,
     )
     types = None if features.types is None else torch.from_numpy(features.types)
-    return replace(
+    graph = replace(
         graph, plan=features.plan, edge_plan=edges.plan, node_types=types, type_names=features.type_names
     )
+    return graph if links is None else with_hash(replace(graph, link_columns=links))
 
 
 def _nodes_of_edges(

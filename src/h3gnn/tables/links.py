@@ -1,0 +1,275 @@
+"""Read the link columns of a graph: infer what the columns of edge tables hold, and decode their cells."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow.compute as pc
+
+from h3gnn.errors import GraphError, check_choice, shortened
+from h3gnn.graphs.edge_plan import EdgePlan
+from h3gnn.graphs.link_columns import (
+    BOTH,
+    DIRECTIONS,
+    MISSING,
+    OF_VALUES,
+    OTHER,
+    LinkColumn,
+    LinkColumns,
+    LinkPlan,
+    LinkTable,
+)
+from h3gnn.graphs.provenance import Repair
+from h3gnn.tables.edges import EdgeRows, Edges, EdgeTable, Index, usable_rows
+from h3gnn.tables.encoders import CategoryEncoder
+from h3gnn.tables.infer import LEAK, Array, Cells, InferredType, parse_types
+from h3gnn.tables.leaks import (
+    NAMED,
+    Target,
+    describe,
+    find_leaks,
+    is_same_target,
+    kept_leak,
+    leak_reason,
+)
+from h3gnn.tables.plan import infer_columns
+from h3gnn.tables.reader import FEW_ROWS, LoadedTable
+from h3gnn.tables.roles import words_in
+
+MODES = ("auto", "yes", "no")
+MOST_SHARES = 20
+"""Values of a category whose shares are link columns."""
+CODES = r"^\s*0\d"
+"""A cell that begins so may be a code written in digits."""
+Values = dict[str, npt.NDArray[Any]]
+Declared = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class LinkRows:
+    """The columns of an edge table, and their values for all rows."""
+
+    table: LinkTable
+    values: Values
+
+
+def link_mode(wanted: str | bool | LinkPlan) -> str:
+    """Return `auto`, `yes` or `no`; the plan of a fitted graph is `yes`."""
+    if isinstance(wanted, bool | LinkPlan):
+        return "yes" if wanted else "no"
+    check_choice("link_columns", wanted, MODES)
+    return wanted
+
+
+def read_link_columns(
+    tables: Sequence[EdgeTable],
+    rows: Sequence[EdgeRows],
+    edges: Edges,
+    nodes: int,
+    *,
+    declared: Declared,
+    wanted: str | bool | LinkPlan,
+    target: Target | None,
+) -> tuple[LinkColumns | None, list[Repair]]:
+    """Return the link columns of all nodes, and the repairs; None if they are not wanted.
+
+    Args:
+        tables, rows, edges: the tables, their rows, and the edges made of them.
+        nodes: number of nodes.
+        declared: the kinds of some columns.
+        wanted: "auto" for tables with further columns or duplicate edges, or the plan of a fitted graph.
+        target: what is to be predicted, if known; columns that contain it are left out, unless declared.
+    """
+    mode, rules = link_mode(wanted), edges.plan.rules
+    if mode == "no":
+        return None, [repair for table in tables for repair in table.unused()]
+    used = [usable_rows(index, block.weight, rules) for index, block in zip(edges.ends, rows, strict=True)]
+    ends = [index[:, keep] for index, keep in zip(edges.ends, used, strict=True)]
+    if isinstance(wanted, LinkPlan):
+        plan, loaded = wanted, [block.loaded for block in rows]
+        check_tables(plan, edges.plan)
+        paths = [str(one.table.path) for one in tables]
+        read = [read_again(*one) for one in zip(plan.tables, loaded, paths, strict=True)]
+    else:
+        names = [one.table for one in edges.plan.tables]
+        directions = BOTH if rules.undirected else DIRECTIONS
+        found = zip(tables, rows, names, strict=True)
+        read = [infer_links(table, block, name, directions, declared) for table, block, name in found]
+    read = [
+        LinkRows(one.table, {name: part[keep] for name, part in one.values.items()})
+        for one, keep in zip(read, used, strict=True)
+    ]
+    summaries = [one.table.summarize(index, one.values, nodes) for one, index in zip(read, ends, strict=True)]
+    if isinstance(wanted, LinkPlan):
+        return LinkColumns(wanted.encode(np.concatenate(summaries, axis=1)), wanted), []
+    parts = [one.table for one in read]
+    parts, summaries, kept = leave_out_leaks(parts, summaries, target)
+    repairs = [repair for table, part in zip(tables, parts, strict=True) for repair in _unused(table, part)]
+    if mode == "auto" and not any(part.used for part in parts) and not any(map(has_duplicates, ends)):
+        return None, repairs
+    columns = LinkColumns.fit(parts, summaries)
+    message = f"{len(columns.names)} link columns describe the edges of each node (h3gnn inspect shows them)"
+    return columns, [*repairs, *kept, Repair("link-columns", message, len(columns.names))]
+
+
+def has_duplicates(ends: Index) -> bool:
+    """Whether two rows have the same source and the same target."""
+    size = int(ends.max(initial=0)) + 1
+    return bool(len(np.unique(ends[0] * size + ends[1])) < ends.shape[1])
+
+
+def infer_links(
+    edges: EdgeTable, rows: EdgeRows, name: str, directions: tuple[str, ...], declared: Declared
+) -> LinkRows:
+    """Infer what each further column of an edge table holds, and decode those that are used."""
+    loaded, at_of = rows.loaded, _positions(edges)
+    assert loaded is not None
+    frame = pd.DataFrame({name: _series(loaded, at) for name, at in at_of.items()})
+    for name_, at in at_of.items():
+        if at in edges.weight:
+            frame[name_] = rows.weight
+    own = parse_types({one: kind for one, kind in declared.items() if one in at_of})
+    inferred = infer_columns(frame, own, lambda row, name: loaded.place(row, at_of[name]), loaded.problems)
+    loaded.problems.check()
+    columns, values = [], Values()
+    for one, (found, cells) in inferred.items():
+        column = _column(one, found, cells)
+        columns.append(column)
+        if column.summaries:
+            values[one] = _decoded(column, cells)[0]
+    return LinkRows(LinkTable(name, directions, tuple(columns)), values)
+
+
+def _positions(edges: EdgeTable) -> dict[str, int]:
+    """Return the position of each column that is no end, by its name."""
+    chosen = sorted((*edges.weight, *edges.further))
+    return dict(zip(edges.table.unique_names(chosen), chosen, strict=True))
+
+
+def _series(loaded: LoadedTable, at: int) -> Any:
+    """Return a column as a Series; of a text file, one of plain numbers as numbers."""
+    if loaded.table.delimiter is not None and "date" not in words_in(loaded.table.names[at]):
+        codes = pc.any(pc.match_substring_regex(loaded.columns[at], CODES)).as_py()
+        numbers = None if codes else loaded.numbers([at])
+        if numbers is not None:
+            return pd.Series(numbers[:, 0])
+    return loaded.frame([at]).iloc[:, 0]
+
+
+def _column(name: str, found: InferredType, cells: Cells) -> LinkColumn:
+    """Return the plan of one column; one that tells nothing in aggregate is left out."""
+    column = LinkColumn(name, found.kind, found.form, found.reason, found.declared)
+    if found.kind == "category":
+        values = cells.decode("category")[0]
+        kept = (CategoryEncoder.fit(values).kept or [])[:MOST_SHARES]
+        return replace(column, kept=tuple(kept))
+    if found.kind == "number":
+        values = cells.decode(found.kind, found.form)[0]
+        if np.isnan(values).all():
+            return replace(column, kind="constant", reason="no cell is a number")
+        if not found.declared and _counts_rows(values):
+            return replace(column, kind="identifier", reason="it counts the rows")
+    return column
+
+
+def _counts_rows(values: Array) -> bool:
+    """Whether numbers are consecutive integers, each of which occurs once."""
+    if len(values) < FEW_ROWS or np.isnan(values).any() or np.ptp(values) != len(values) - 1:
+        return False
+    return bool(len(np.unique(values)) == len(values) and (values == np.floor(values)).all())
+
+
+def _decoded(column: LinkColumn, cells: Cells) -> tuple[Array, Array]:
+    """Return numbers, days or codes of categories, and the rows that cannot be read."""
+    values, unreadable = cells.decode(column.kind, column.form)
+    if column.kind == "category":
+        codes = {one: code for code, one in enumerate(column.kept)}
+        values = np.array([MISSING if one is None else codes.get(one, OTHER) for one in values], np.int64)
+    return values, unreadable
+
+
+def read_again(table: LinkTable, loaded: LoadedTable | None, place: str = "the table") -> LinkRows:
+    """Decode the columns of a further table, found by name, as those of the fitted one; None has none."""
+    table_ = None if loaded is None else loaded.table
+    names = [] if table_ is None else table_.unique_names(range(len(table_.names)))
+    values = Values()
+    for column in table.used:
+        if loaded is None or column.name not in names:
+            message = f"{place} has no column {column.name!r}, which the model was fitted with"
+            raise GraphError(f"{message}; there are {shortened(names, 12) or 'none'}", code="column-missing")
+        at = names.index(column.name)
+        cells = Cells(_series(loaded, at) if column.kind == "number" else loaded.frame([at]).iloc[:, 0])
+        values[column.name], unreadable = _decoded(column, cells)
+        for row in unreadable.tolist() if not column.declared else ():
+            what = f"{str(cells.column.iloc[row])!r} is not a {column.kind}"
+            loaded.add(row, at, what, "correct the cell", "cell-unreadable")
+        loaded.problems.check()
+    return LinkRows(table, values)
+
+
+def check_tables(plan: LinkPlan, edges: EdgePlan) -> None:
+    """Reject another number of edge tables than those of the fit."""
+    if len(plan.tables) != len(edges.tables):
+        wanted = ", ".join(one.table for one in plan.tables)
+        message = f"the model was fitted with the tables of edges {wanted}: give as many, in this order"
+        raise GraphError(message, code="plan-differs")
+
+
+def leave_out_leaks(
+    tables: Sequence[LinkTable], summaries: Sequence[Any], target: Target | None
+) -> tuple[list[LinkTable], list[Any], list[Repair]]:
+    """Return tables and summaries without the columns that contain the class, and those kept although."""
+    parts, columns, kept = [], [], list[Repair]()
+    for table, values in zip(tables, summaries, strict=True):
+        leaks = {} if target is None else leaks_of(table, values, target)
+        out = {one.name for one in table.used if one.name in leaks and not one.declared}
+        kept += [kept_leak(name, why) for name, why in leaks.items() if name not in out]
+        chosen = [at for at, (_, one, _) in enumerate(table.entries) if one is None or one.name not in out]
+        marked = [
+            replace(one, kind=LEAK, form="", kept=(), reason=leak_reason(one.name, one.kind, leaks[one.name]))
+            if one.name in out
+            else one
+            for one in table.columns
+        ]
+        parts.append(replace(table, columns=tuple(marked)))
+        columns.append(values[:, chosen])
+    return parts, columns, kept
+
+
+def leaks_of(table: LinkTable, values: Any, target: Target) -> dict[str, str]:
+    """Return the columns of an edge table that contain the class of its nodes, and why that is assumed.
+
+    Of the summaries only those count that repeat values of the column: sums and counts also depend on how
+    many links a node has.
+    """
+    at = [at for at, (_, column, what) in enumerate(table.entries) if column and what in OF_VALUES]
+    names = [column.name for _, column, what in table.entries if column and what in OF_VALUES]
+    found = find_leaks(np.nan_to_num(values[:, at]), names, target.classes)
+    named = {one.name: NAMED for one in table.used if is_same_target(one.name, target.name)}
+    return {name: describe(share) for name, share in found.items()} | named
+
+
+def _unused(edges: EdgeTable, table: LinkTable) -> list[Repair]:
+    """Return the repairs that name the columns that are left out, and why."""
+    out = [one for one in table.columns if not one.summaries]
+    repairs = []
+    if others := [one for one in out if one.kind != LEAK]:
+        listed = shortened((f"{one.name} ({one.kind}: {one.reason})" for one in others), 8)
+        fields = tuple(one.name for one in others)
+        message = f"{edges.table.path.name}: not used: {listed}"
+        repairs.append(Repair("edge-columns-unused", message, fields=fields, warn=True))
+    for one in out:
+        if one.kind == LEAK:
+            message = f"the column {one.name} of {edges.table.path.name} is left out, since it {one.reason}"
+            repairs.append(Repair("label-leak", message, fields=(one.name,), warn=True))
+    return repairs
+
+
+def names_of_edges(tables: Sequence[EdgeTable]) -> Collection[str]:
+    """Return the names of the columns whose kinds can be declared for link columns."""
+    return {name for one in tables for name in _positions(one)}
