@@ -354,7 +354,9 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         if edge_index is None and not is_graph(X):
             self._check_in_memory()
             return self._transform_table(X)
-        graph = as_graph(X, edge_index, plan=self.graph_.plan)
+        links = False if self.graph_.link_columns is None else self.graph_.link_columns.plan
+        graph = as_graph(X, edge_index, plan=self.graph_.plan, link_columns=links)
+        fitted.check_links(graph)
         check_same_features(self.graph_, graph)
         if not fitted.graph.in_memory:
             check_as_is(graph.plan)
@@ -412,7 +414,8 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         loop = 1.0 if weight is None else float(weight[self.graph_.edge_index.diff(dim=0)[0] != 0].mean())
         rows = self.scaler_(graph.feature_reader(FeatureScaler("none"))(torch.arange(known, known + new)))
         joining = NewEdges(edge_index, edge_weight, known, new, loop)
-        embedding = fitted.embed_new(rows, joining, self.embedding_)
+        links = None if graph.link_columns is None else graph.link_columns.values
+        embedding = fitted.embed_new(rows, joining, self.embedding_, links)
         return Extension(embedding, graph.node_ids[known:], graph, False, new, repairs)
 
     def similar(self, nodes: Any, k: int = 10, *, among: Any = None) -> pd.DataFrame:

@@ -43,6 +43,7 @@ from h3gnn.graphs.structural import check_same_features, transfer_structural_fea
 from h3gnn.preprocessing import (
     PreparedGraph,
     Preprocessing,
+    block_widths,
     build_smoother,
     fill_blocks,
     fitted_order,
@@ -242,7 +243,12 @@ class FittedEncoder:
     @property
     def full_width(self) -> int:
         """Number of columns of all models' embeddings and the blocks."""
-        return self.models_width + (0 if self.blocks is None else sum(self.blocks.widths))
+        return self.models_width + sum(self.block_widths)
+
+    @property
+    def block_widths(self) -> list[int]:
+        """Number of columns of each block beside the models."""
+        return [] if self.blocks is None else block_widths(self.blocks, self.graph)
 
     @property
     def width(self) -> int:
@@ -312,14 +318,29 @@ class FittedEncoder:
         rows = self.smoother(graph, self.device)(self._scaled(rows))
         return _as_array(self._reduced(self._with_blocks(rows, prepared)))
 
+    def check_links(self, graph: GraphLike) -> None:
+        """Reject another graph whose link columns are not those of the fit, if they are embedded."""
+        fitted, links = self.graph.link_columns, graph.link_columns
+        if fitted is None or self.blocks is None or (links is not None and links.plan == fitted.plan):
+            return
+        message = "the graph has no link columns" if links is None else "its link columns are of another plan"
+        raise InputError(
+            f"{message}, and the model was fitted with some: read its tables of edges with "
+            "link_columns=model.graph_.link_columns.plan (`h3gnn embed` does)",
+            code="plan-differs",
+        )
+
     def nearest_edges(self, rows: Tensor) -> NewEdges:
         """Return edges from the nearest fitted rows of a table to new, scaled rows."""
         fitted = self.prepared.scaler(self.graph.features).to_dense()
         nearest = torch.from_numpy(find_nearest(fitted, rows, self.settings["n_neighbors"]))
         return NewEdges.to_nearest(nearest, self.graph.num_nodes)
 
-    def embed_new(self, rows: Tensor, edges: NewEdges, known: Array) -> Array:
-        """Return embeddings of new nodes with scaled features `rows`; `known` are the fitted embeddings."""
+    def embed_new(self, rows: Tensor, edges: NewEdges, known: Array, links: Array | None = None) -> Array:
+        """Return embeddings of new nodes with scaled features `rows`; `known` are the fitted embeddings.
+
+        `links` holds the link columns of all nodes, if the fitted graph has any.
+        """
         fitted = torch.from_numpy(known) if self.reduction is None else self.embed_full().cpu()
         undirected, self_loops = self.settings["undirected"], self.settings["self_loops"]
         support = attach_nodes(self.prepared.support, edges, undirected=undirected, self_loops=self_loops)
@@ -328,7 +349,7 @@ class FittedEncoder:
         encoded = concat_models(self._embed(graph, weights))[torch.searchsorted(kept, new)].cpu()
         of_models = fitted[:, : self.models_width]
         smoothed = smooth_attached(self._scaled(encoded), of_models, edges, self.smoothing)
-        return _as_array(self._reduced(self._with_new_blocks(smoothed, rows, edges, fitted)))
+        return _as_array(self._reduced(self._with_new_blocks(smoothed, rows, edges, fitted, links)))
 
     def attention(self, nodes: npt.NDArray[np.int64] | None = None) -> Array:
         """Return attention between tokens `[models, nodes, tokens, tokens]`, averaged over heads."""
@@ -403,7 +424,7 @@ class FittedEncoder:
         lengths = fill_blocks(filled, self.blocks, graph, rows, width)
         self.block_lengths = lengths if learn else self.block_lengths
         size = self.settings["input_weight"] * self.models_width**0.5
-        scale_blocks(filled, self.blocks.widths, self._block_lengths(), size)
+        scale_blocks(filled, self.block_widths, self._block_lengths(), size)
 
     def _block_lengths(self) -> list[float]:
         """Return the lengths of the fitted graph's blocks, computed on first use for a graph on disk."""
@@ -413,7 +434,9 @@ class FittedEncoder:
             assert self.block_lengths is not None
         return self.block_lengths
 
-    def _with_new_blocks(self, embedding: Tensor, rows: Tensor, edges: NewEdges, fitted: Tensor) -> Tensor:
+    def _with_new_blocks(
+        self, embedding: Tensor, rows: Tensor, edges: NewEdges, fitted: Tensor, links: Array | None
+    ) -> Tensor:
         """Append the blocks of new nodes, with scaled features `rows`, to their embedding."""
         if self.blocks is None:
             return embedding
@@ -426,15 +449,21 @@ class FittedEncoder:
         features = torch.cat([features, rows[near[near >= known] - known]])
         receivers = receivers - known
         share = (weights / receives[receivers])[:, None]
-        around = torch.zeros(edges.new, blocks.around.shape[1])
-        around.index_add_(0, receivers, share * (features @ blocks.around)[position])
-        new = torch.cat([rows @ blocks.own + around, rows @ blocks.walks], dim=1)
+
+        def mean_around(values: Tensor) -> Tensor:
+            return torch.zeros(edges.new, values.shape[1]).index_add_(0, receivers, share * values[position])
+
+        parts = [rows @ blocks.own + mean_around(features @ blocks.around), rows @ blocks.walks]
+        if links is not None and len(self.block_widths) > len(parts):
+            parts += [torch.from_numpy(links[known:]), mean_around(torch.from_numpy(links)[near])]
+        new = torch.cat(parts, dim=1)
         size = self.settings["input_weight"] * self.models_width**0.5
-        scale_blocks(new, blocks.widths, self._block_lengths(), size)
-        of_features, walked = torch.split(new, blocks.widths, dim=1)
-        known_walks = fitted[:, self.models_width + blocks.widths[0] :]
+        scale_blocks(new, self.block_widths, self._block_lengths(), size)
+        of_features, walked, *of_links = torch.split(new, self.block_widths, dim=1)
+        first = self.models_width + blocks.widths[0]
+        known_walks = fitted[:, first : first + blocks.widths[1]]
         walked = smooth_attached(walked, known_walks, edges, DIFFUSION)
-        return torch.cat([embedding, of_features, walked], dim=1)
+        return torch.cat([embedding, of_features, walked, *of_links], dim=1)
 
     def _on_device(self, prepared: PreparedGraph) -> GraphRows:
         features = prepared.features(self.settings["feature_storage"], self.device)

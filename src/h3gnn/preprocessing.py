@@ -336,18 +336,33 @@ def fit_blocks(
     return blocks.with_columns(np.argsort(order.columns).tolist())
 
 
+def block_widths(blocks: InputBlocks, fitted: GraphLike) -> list[int]:
+    """Return the number of columns of each block: F, D and, of link columns L, `[L | mean of neighbours]`."""
+    links = fitted.link_columns
+    return blocks.widths if links is None else [*blocks.widths, 2 * len(links.names)]
+
+
 def fill_blocks(
     filled: Tensor, blocks: InputBlocks, graph: GraphLike, rows: GraphRows, width: int = COLUMNS
 ) -> list[float]:
     """Compute the blocks of a graph; return the root mean squared length of the rows of each."""
-    device = filled.device
+    device, first = filled.device, sum(blocks.widths)
+    widths = [*blocks.widths, *[filled.shape[1] - first] * (filled.shape[1] > first)]
     step = step_matrix(graph, "walks", device, self_loops=False)
     walks = build_smoother(graph, "walks", DIFFUSION, device)
     squares = torch.zeros(filled.shape[1], dtype=torch.float64)
     for some, values in blocks.to(device).columns(rows, step, walks, width):
         filled[:, some] = values
         squares[some] = values.square().sum(dim=0, dtype=torch.float64).cpu()
-    return [float(part.sum() / len(filled)) ** 0.5 for part in torch.split(squares, blocks.widths)]
+    if graph.link_columns is not None and filled.shape[1] > first:
+        links = graph.link_columns.values
+        for at in range(0, links.shape[1], width):
+            own = torch.from_numpy(links[:, at : at + width].copy()).to(device)
+            for start, values in ((first + at, own), (first + links.shape[1] + at, step @ own)):
+                filled[:, start : start + own.shape[1]] = values
+                total = values.square().sum(dim=0, dtype=torch.float64)
+                squares[start : start + own.shape[1]] = total.cpu()
+    return [float(part.sum() / len(filled)) ** 0.5 for part in torch.split(squares, widths)]
 
 
 def scale_blocks(filled: Tensor, widths: list[int], lengths: Sequence[float], size: float) -> None:
@@ -378,9 +393,10 @@ def snapshot_read_out(
         if not filled:
             features = prepared.features(settings["feature_storage"], device)
             rows = GraphRows.in_memory(features, prepared.support.to(device))
-            filled.append(torch.empty(graph.num_nodes, sum(blocks.widths), device=device))
+            widths = block_widths(blocks, graph)
+            filled.append(torch.empty(graph.num_nodes, sum(widths), device=device))
             lengths = fill_blocks(filled[0], blocks, graph, rows)
-            scale_blocks(filled[0], blocks.widths, lengths, settings["input_weight"] * models_width**0.5)
+            scale_blocks(filled[0], widths, lengths, settings["input_weight"] * models_width**0.5)
         return filled[0]
 
     def read_out(group: range, rows: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ def test_undefined_summaries_have_the_mean_and_columns_are_scaled() -> None:
     assert np.isfinite(links.values).all()
     by_name = dict(zip(links.names, links.values.T, strict=True))
     for name, raw in BY_HAND.items():
-        known = ~np.isnan(raw)
+        known = ~np.isnan(np.array(raw, dtype=np.float64))
         assert np.allclose(by_name[name][~known], 0), name
         spread = np.std(np.array(raw)[known])
         assert by_name[name][known].std() == pytest.approx(1 if spread > 0 else 0, abs=1e-5), name

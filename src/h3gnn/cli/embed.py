@@ -58,7 +58,7 @@ def embed(
     model = options.open_run(run, device, unfinished=unfinished, in_files=True)
     graph = model.graph_
     if source.is_given:
-        graph = _with_drift(graph, source.load(in_files=True, plan=graph.plan))
+        graph = _with_drift(graph, source.load(in_files=True, plan=graph.plan, links=graph.link_columns))
         say_repairs(graph)
     if not graph.in_memory:
         write_result(out, model, graph)

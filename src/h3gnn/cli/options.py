@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from h3gnn.answers.extend import Extension
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import Graph
+    from h3gnn.graphs.link_columns import LinkColumns
     from h3gnn.tables.plan import TablePlan
 
 
@@ -106,6 +107,10 @@ class Source:
     header: Annotated[bool | None, _own("Header of text files; else detected.")] = None
     delimiter: Annotated[Text, _own("Delimiter of text files; default: detected.")] = None
     undirected: Annotated[bool, _own("Add the reverse of every edge.", "--undirected")] = False
+    link_columns: Annotated[
+        Text,
+        _own("Numbers and columns of each node's edges as its columns: auto, yes or no.", metavar="WHEN"),
+    ] = None
     data_dir: DataDirOption = None
 
     @property
@@ -131,11 +136,13 @@ class Source:
         if extra:
             raise InputError(f"--{extra[0].replace('_', '-')} needs --edges", code="option-needs-edges")
 
-    def load(self, *, in_files: bool = False, plan: TablePlan | None = None) -> Graph:
+    def load(
+        self, *, in_files: bool = False, plan: TablePlan | None = None, links: LinkColumns | None = None
+    ) -> Graph:
         """Load the graph, and draw splits for labels without splits.
 
         With `in_files`, a folder of `h3gnn prepare` is accepted and memory-mapped. With the `plan` of a
-        fitted graph, features are encoded in the same way.
+        fitted graph, features are encoded in the same way, and with its `links` edges are.
         """
         from h3gnn.graphs.graph import with_splits
         from h3gnn.graphs.targets import with_task
@@ -148,7 +155,8 @@ class Source:
                     f"give either the graph {self.graph} or --edges, not both", code="two-graphs"
                 )
             tables: dict[str, Any] = {"features": self.features or None, "labels": self.labels}
-            return with_splits(read_graph(self.edges, **tables, plan=plan, **self.reading()))
+            reading = {**self.reading(), **({} if links is None else {"link_columns": links.plan})}
+            return with_splits(read_graph(self.edges, **tables, plan=plan, **reading))
         if self.graph is not None and (Path(self.graph) / "graph.json").is_file():
             return self._open_mapped(self.graph, in_files)
         reading, chosen = self.reading(), {}

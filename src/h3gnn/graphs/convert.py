@@ -15,6 +15,7 @@ from h3gnn.graphs.checks import check_graph, is_sparse
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.guards import ROW_SUBSET, check_edge_index, count_rows, input_kind
 from h3gnn.graphs.libraries import from_dgl, from_networkx, from_pyg
+from h3gnn.graphs.link_columns import LinkPlan
 from h3gnn.graphs.provenance import Repair, warn_about_repairs
 from h3gnn.graphs.structural import build_graph
 from h3gnn.tables.features import FeatureOptions, read_features
@@ -33,6 +34,7 @@ def as_graph(
     labels: str | None = None,
     columns: Mapping[str, str] | None = None,
     plan: TablePlan | None = None,
+    link_columns: str | bool | LinkPlan = "auto",
 ) -> Graph:
     """Return a validated `Graph`.
 
@@ -48,6 +50,7 @@ def as_graph(
             `x` and `y`. A warning names unused attributes.
         columns: types of columns of a DataFrame, by name; the others are inferred.
         plan: `graph.plan` of a fitted graph, by which a DataFrame of features is encoded.
+        link_columns: of a data frame of edges; see `read_graph`.
     """
     edge_index = one_of(edge_index, edges)
     kind = input_kind(data)
@@ -55,7 +58,7 @@ def as_graph(
         message = "features= and labels= name node attributes of a networkx graph only"
         raise GraphError(message, code="attributes-unsupported")
     if edge_index is not None:
-        graph = _from_arrays(data, edge_index, source or "arrays", columns, plan)
+        graph = _from_arrays(data, edge_index, source or "arrays", columns, plan, link_columns)
     elif kind == "graph":
         return data  # type: ignore[no-any-return]
     elif kind == "pyg":
@@ -101,7 +104,12 @@ def _edges_of_adjacency(matrix: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray
 
 
 def _from_arrays(
-    features: Any, edges: Any, source: str, columns: Mapping[str, str] | None, plan: TablePlan | None
+    features: Any,
+    edges: Any,
+    source: str,
+    columns: Mapping[str, str] | None,
+    plan: TablePlan | None,
+    links: str | bool | LinkPlan,
 ) -> Graph:
     """Return the graph of features and edges; a data frame of edges is read as the file of them is."""
     if input_kind(features) in ("graph", "pyg", "networkx"):
@@ -109,7 +117,7 @@ def _from_arrays(
     plan = None if plan is None or plan.takes_all else plan
     if is_table(edges):
         check_edge_index(edges, count_rows(features))
-        graph = read_graph(edges, features=[features], columns=columns, plan=plan)
+        graph = read_graph(edges, features=[features], columns=columns, plan=plan, link_columns=links)
         return replace(graph, provenance=replace(graph.provenance, source=source, kind="arrays"))
     nodes = read_features([features], FeatureOptions(columns=columns or {}, plan=plan))
     count, weights, unused = nodes.ids.size, None, tuple[Repair, ...]()
