@@ -6,12 +6,16 @@ import datetime
 import re
 from collections.abc import Collection
 
+import numpy as np
+import numpy.typing as npt
+
 ISO_DATE = re.compile(
     r"(\d{4})[-/](\d{1,2})(?:[-/](\d{1,2}))?"
     r"(?:[T ]+(\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?)\s*(Z|UTC|[+-]\d{2}:?\d{2})?)?"
 )
 DAY_MONTH_YEAR = re.compile(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?:[T ]+(\d{1,2}:\d{2}(?::\d{2})?))?")
 COMPACT = re.compile(r"(\d{2}|\d{4})(\d{2})(\d{2})(?: +(\d{1,2}:\d{2}(?::\d{2})?))?")
+SEASON = re.compile(r"\d{2}(\d{2})[-/](\d{2})")  # 2009/10: two years, no month
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 MONTH = r"([A-Za-z]{3})[A-Za-z]*\.?"
 CLOCK = r"(?:,? +(\d{1,2}:\d{2}(?::\d{2})?))?"
@@ -29,6 +33,10 @@ def date_form(texts: Collection[str]) -> str | None:
     """
     if not texts:
         return None
+    if all(
+        (season := SEASON.fullmatch(one)) and int(season[2]) == (int(season[1]) + 1) % 100 for one in texts
+    ):
+        return None
     for form in ("iso", "named"):
         if all(parse_days(one, form) is not None for one in texts):
             return form
@@ -44,9 +52,25 @@ def date_form(texts: Collection[str]) -> str | None:
     return "mdy" if second > 12 else "either"
 
 
+def may_be_compact(values: npt.NDArray[np.float64]) -> bool:
+    """Whether all known numbers have the digits of year, month and day: 930705 or 20150325."""
+    if not _have_dates(values[:64]):  # most columns are ruled out by their first rows
+        return False
+    return _have_dates(values)
+
+
+def _have_dates(values: npt.NDArray[np.float64]) -> bool:
+    known = values[~np.isnan(values)]
+    long, short = (known >= 10_000_000) & (known < 1e8), (known >= 10_000) & (known < 1e6)
+    if not (long | short).all() or (known != np.floor(known)).any():
+        return False
+    months, days = known // 100 % 100, known % 100
+    return bool(((months >= 1) & (months <= 12) & (days >= 1) & (days <= 31)).all())
+
+
 def are_compact(texts: Collection[str]) -> bool:
     """Whether all texts are digits of year, month and day, with equally many for the year."""
-    if len({len(one.split(" ")[0]) for one in texts}) != 1:
+    if len({len(one.split(" ")[0]) for one in texts}) != 1 or not all(map(COMPACT.fullmatch, texts)):
         return False
     return all(parse_days(one, "compact") is not None for one in texts)
 

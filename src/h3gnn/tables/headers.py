@@ -9,6 +9,7 @@ from pathlib import Path
 
 from h3gnn.errors import GraphError, shortened
 from h3gnn.tables.dates import date_form
+from h3gnn.tables.files import split_line
 from h3gnn.tables.infer import is_measurement, is_missing_word
 from h3gnn.tables.numbers import find_notation
 from h3gnn.tables.roles import (
@@ -26,6 +27,26 @@ ENDS_ONLY = SURE_ENDS - {"origin", "parent", "buyer"}
 """Words that name the end of an edge and hardly a node, so that they need no word beside them."""
 
 Row = Sequence[str]
+
+
+def find_delimiter(rows: Sequence[str], path: Path) -> str:
+    """Return the character that divides some rows into equally many cells; the user is asked if two do.
+
+    A semicolon divides numbers with decimal commas.
+    """
+    there = [mark for mark in "\t,;|" if mark in rows[0]]
+    if len(there) < 2:
+        return there[0] if there else " "
+    even = [mark for mark in there if len({len(split_line(row, mark)) for row in rows}) == 1] or there
+    if {",", ";"} <= {*even}:
+        cells = [split_line(row, ";") for row in rows[1:] or rows]
+        with_commas = [cell.strip() for row in cells for cell in row if "," in cell]
+        if all(find_notation([cell]) for cell in with_commas):
+            if any("," in row[0] for row in cells):
+                message = f"{path}: both , and ; divide the rows evenly; choose --delimiter"
+                raise GraphError(message, code="delimiter-ambiguous")
+            return ";"
+    return even[0]
 
 
 def find_header(rows: Sequence[Row], role: str, expected: Sequence[str], path: Path) -> bool:

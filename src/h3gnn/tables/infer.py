@@ -23,7 +23,7 @@ import pandas as pd
 from h3gnn.errors import GraphError
 from h3gnn.graphs.ids import is_missing
 from h3gnn.resources import check_memory
-from h3gnn.tables.dates import ISO_DATE, SECONDS_PER_DAY, are_compact, date_form, parse_days
+from h3gnn.tables.dates import ISO_DATE, SECONDS_PER_DAY, are_compact, date_form, may_be_compact, parse_days
 from h3gnn.tables.numbers import POINT, Notation, find_notation, parse_number
 from h3gnn.tables.roles import INDEX_NAMES, is_class_name, is_id_name, is_question, words_in
 
@@ -43,6 +43,9 @@ MISSING_WORDS = NULL_WORDS | {"-", "--", "?", "unknown", "missing"}
 """Words for a missing number, date or boolean. In a column of words only those of programs are missing."""
 TRUE = frozenset({"true", "yes", "t", "y", "1", "1.0"})
 FALSE = frozenset({"false", "no", "f", "n", "0", "0.0"})
+CODE = re.compile(r"0\d[\d ]*|\+\d[\d ]{8,}")
+"""Digits that are no number."""
+FEW_DATES = 5  # fewer distinct numbers may look like yyyymmdd by chance
 MOST_CATEGORIES = 100  # A column of long values with more distinct ones than this is text
 MOST_CLASSES = 50  # A column with more distinct values is not the class, whatever its name
 UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\u0e00-\u0eff\u1780-\u17ff]")
@@ -305,7 +308,7 @@ def _class_reason(name: str, cells: Cells, found: InferredType, names: list[str]
     """Return why a column of features is the class, which is not to be trained on; "" if it is not."""
     if is_class_name(name, names) and found.kind not in ("constant", "text", "date", "list"):
         measured = found.kind == "number" and any("." in one for one in cells.distinct)
-        if len(cells.distinct) <= MOST_CLASSES and not measured:
+        if name.lower() != "y" or (len(cells.distinct) <= MOST_CLASSES and not measured):
             return "its name says that it is the class"
     if is_question(name) and found.kind == "boolean" and (known := len(cells.known) / len(cells)) < 0.5:
         return f"a yes or no that is known for {100 * known:.0f} % of the rows"
@@ -321,7 +324,9 @@ def infer_type(name: str, cells: Cells) -> InferredType:
     if (by_dtype := _infer_dtype(cells.column)) is not None:
         return by_dtype
     if cells.is_numeric:
-        return _infer_numbers(name, cells.column.to_numpy(dtype=np.float64, na_value=np.nan))
+        values = cells.column.to_numpy(dtype=np.float64, na_value=np.nan)
+        compact = _infer_compact(name, cells) if may_be_compact(values) else None
+        return compact or _infer_numbers(name, values)
     return _infer_cells(name, cells)
 
 
@@ -433,8 +438,8 @@ def _infer_texts(name: str, cells: Cells) -> InferredType:
     if len(words) == 2 and words & TRUE and words & FALSE and not words <= {"0", "1"}:
         return InferredType("boolean", "two words for yes and no")
     codes = are_codes(cells.distinct)
-    if "date" in words_in(name) and are_compact(cells.distinct_values):
-        return InferredType("date", "its name says date: year, month and day in digits", "compact")
+    if (compact := _infer_compact(name, cells)) is not None:
+        return compact
     notation = None if codes else find_notation(cells.distinct_values)
     if notation is not None:
         if notation.doubt:
@@ -452,6 +457,22 @@ def _infer_texts(name: str, cells: Cells) -> InferredType:
     return mostly or _infer_written_lists(cells) or _infer_words(name, cells)
 
 
+def _infer_compact(name: str, cells: Cells) -> InferredType | None:
+    """Digits of year, month and day are dates if the name says so, or if all have a year of four digits."""
+    texts = cells.distinct_values
+    if not are_compact(texts):
+        return None
+    if "date" in words_in(name):
+        return InferredType("date", "its name says date: year, month and day in digits", "compact")
+    if is_id_name(name) or len(texts) < FEW_DATES:
+        return None
+    if all(re.match(r"(18|19|20)\d{6}", one) for one in texts):
+        return InferredType("date", "dates, written yyyymmdd", "compact")
+    doubt = "its digits may be dates, written yymmdd, or numbers"
+    remedy = f"declare {name}=date:compact or {name}=number with --columns"
+    return InferredType("number", "", "plain", doubt, remedy)
+
+
 def _infer_written_lists(cells: Cells) -> InferredType | None:
     form = list_form(cells.known)
     if form is None:
@@ -461,8 +482,8 @@ def _infer_written_lists(cells: Cells) -> InferredType | None:
 
 
 def are_codes(texts: Collection[str]) -> bool:
-    """Whether some digits are no number: 007."""
-    return any(re.fullmatch(r"0\d+", one) for one in texts)
+    """Whether some digits are no number: 007, 030 123 456, +49 30 123 456."""
+    return any(CODE.fullmatch(one) for one in texts)
 
 
 def _infer_mostly(name: str, cells: Cells) -> InferredType | None:

@@ -28,6 +28,7 @@ POINT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)",
 POINT_GROUPED = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?")
 COMMA = re.compile(r"[+-]?(\d+,?\d*|,\d+)([eE][+-]?\d+)?")
 COMMA_GROUPED = re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d*)?")
+ADDRESS = re.compile(r"\d{1,3}(\.\d{1,3}){3}")  # 192.168.100.101
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
 """One separator before three digits, which separates thousands or decimals."""
 
@@ -51,7 +52,7 @@ def find_notation(texts: Collection[str]) -> Notation | None:
     """Return how some cells, none of them missing, are written; None if some are not numbers."""
     split = [_split_unit(text) for text in texts]
     bare = [number for number, _ in split]
-    if not bare or not all(_is_number(number) for number in bare):
+    if not bare or not all(_is_number(number) for number in bare) or all(map(ADDRESS.fullmatch, bare)):
         return None
     units = {unit for number, unit in split if unit or _value(number) != 0}
     if len(units) > 1:
@@ -90,9 +91,8 @@ def _split_unit(text: str) -> tuple[str, str]:
     number, unit = text.strip().replace("\u2212", "-"), ""
     negative = number.startswith("(") and number.endswith(")")
     number = number[1:-1].strip() if negative else number
-    sign = number[0] if number[:2] in ("-$", "-€", "-£", "-¥") else ""
-    found = PREFIX.match(number, len(sign))
-    if found:
+    sign = "-" if number.startswith("-") else ""
+    if found := PREFIX.match(number, len(sign)):
         unit, number = found[1], sign + number[found.end() :]
     elif (found := SUFFIX.search(number)) is not None:
         unit, number = found[1], number[: found.start()]

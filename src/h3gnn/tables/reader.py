@@ -35,9 +35,10 @@ from h3gnn.graphs.ids import (
     quoted,
 )
 from h3gnn.tables import files
+from h3gnn.tables.dates import may_be_compact
 from h3gnn.tables.files import Problems, check_table_memory, reading, rows_of, split_line, text_blocks
 from h3gnn.tables.frames import column_names, counted, is_frame, is_table
-from h3gnn.tables.headers import find_header
+from h3gnn.tables.headers import find_delimiter, find_header
 from h3gnn.tables.infer import NO_ROWS, Cells, Floats, Rows, decode_plain_numbers
 from h3gnn.tables.numbers import THOUSANDS, may_be_thousands
 
@@ -221,9 +222,15 @@ class LoadedTable:
         column = self.columns[at]
         if _is_text(column.type) and self.table.delimiter is not None:
             try:
-                column = pc.ascii_trim_whitespace(column).cast(pa.float64())
+                numbers = pc.ascii_trim_whitespace(column).cast(pa.float64())
             except pa.ArrowInvalid:
                 return decode_plain_numbers(self.cells(at).texts)
+            if _may_be_thousands(column):
+                what = "a separator before three digits may separate thousands or decimals"
+                remedy = "write the numbers without separators between thousands, and decimals as 1200.500"
+                place = f"{self.table.path}{self.table.title(at)}"
+                raise GraphError(f"{place}: {what}; {remedy}", code="number-ambiguous")
+            column = numbers
         place = f"{self.table.path}{self.table.title(at)}"
         if _is_list(column.type):
             raise GraphError(f"{place}: {column.type} is not a column of numbers", code="column-not-numeric")
@@ -266,7 +273,15 @@ def _finite_numbers(column: Any, *, parse: bool) -> Floats | None:
         width = parts[-1].shape[1]
         if not np.isfinite(parts[-1]).all():
             return None
-    return None if parse and _is_text(column.type) and _may_be_thousands(column) else np.concatenate(parts)
+    values = np.concatenate(parts)
+    if parse and _is_text(column.type) and (_has_codes(column) or _may_be_thousands(column)):
+        return None
+    return None if values.shape[1] == 1 and may_be_compact(values[:, 0]) else values
+
+
+def _has_codes(column: Any) -> bool:
+    """Whether a column of digits holds codes such as 007."""
+    return bool(pc.any(pc.match_substring_regex(column, r"^\s*(0\d|\+\d{9})[\d\s]*$")).as_py())
 
 
 def _may_be_thousands(column: Any) -> bool:
@@ -520,7 +535,8 @@ def open_table(
     rows, line, begin, after = files.first_rows(file, SAMPLE_ROWS)
     if delimiter is None and file.suffix.lower() in (".tsv", ".tab"):
         delimiter = "\t"
-    delimiter = delimiter or next((mark for mark in "\t,;|" if mark in rows[0]), " ")
+    with reading(file, "a table"):
+        delimiter = delimiter or find_delimiter(rows, file)
     if len(delimiter) != 1 or not (delimiter.isprintable() or delimiter == "\t"):
         raise GraphError(f"the delimiter {delimiter!r} is not one character", code="value-invalid")
     with reading(file, "a table"):
