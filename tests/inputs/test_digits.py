@@ -1,4 +1,4 @@
-"""Digits that are no number: codes, telephone numbers, addresses, seasons and dates, in every kind of table."""
+"""Digits that are no number: codes, telephone numbers, addresses, seasons and dates, in every table."""
 
 from __future__ import annotations
 

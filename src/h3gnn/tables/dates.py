@@ -31,11 +31,7 @@ def date_form(texts: Collection[str]) -> str | None:
 
     "named" is Mar 25, 2015 or 25 Mar 2015, and "compact" 930705 or 20150325 with a time of day.
     """
-    if not texts:
-        return None
-    if all(
-        (season := SEASON.fullmatch(one)) and int(season[2]) == (int(season[1]) + 1) % 100 for one in texts
-    ):
+    if not texts or _are_seasons(texts):
         return None
     for form in ("iso", "named"):
         if all(parse_days(one, form) is not None for one in texts):
@@ -50,6 +46,12 @@ def date_form(texts: Collection[str]) -> str | None:
     if first > 12 or any(part[2] == "." for part in parts if part):  # with dots the day is always first
         return "dmy" if second <= 12 else None
     return "mdy" if second > 12 else "either"
+
+
+def _are_seasons(texts: Collection[str]) -> bool:
+    """Whether all texts are two consecutive years, as 2009/10."""
+    seasons = [SEASON.fullmatch(one) for one in texts]
+    return all(one is not None and int(one[2]) == (int(one[1]) + 1) % 100 for one in seasons)
 
 
 def may_be_compact(values: npt.NDArray[np.float64]) -> bool:
