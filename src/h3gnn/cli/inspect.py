@@ -17,7 +17,6 @@ from h3gnn.errors import InputError
 if TYPE_CHECKING:
     from h3gnn.experiments.methods import Method
     from h3gnn.graphs.profile import GraphProfile
-    from h3gnn.tables.plan import TablePlan
     from h3gnn.tables.schema import Schema
 
 
@@ -56,7 +55,11 @@ def inspect(
         return
     _print_profile(measured)
     if loaded.plan is not None:
-        _print_plan(loaded.plan)
+        title = f"features, column by column ({len(loaded.plan.names):,} numbers for each node):"
+        _print_plan(title, loaded.plan.lines())
+    if loaded.link_columns is not None:
+        links = loaded.link_columns
+        _print_plan(f"link columns ({len(links.names):,} numbers for each node):", links.plan.lines())
     if plot is not None:
         typer.echo(f"picture: {plot}")
 
@@ -117,11 +120,10 @@ def _print_profile(measured: GraphProfile) -> None:
     typer.echo(measured.verdict)
 
 
-def _print_plan(plan: TablePlan) -> None:
-    """Print one line for each column of the features: its type, the reason, and its encoding."""
-    lines = plan.lines()
+def _print_plan(title: str, lines: list[tuple[str, str, str]]) -> None:
+    """Print one line for each column of a table: its type, the reason, and its encoding."""
     names = max(len(name) for name, _, _ in lines)
-    typer.echo(f"features, column by column ({len(plan.names):,} numbers for each node):")
+    typer.echo(title)
     for name, holds, becomes in lines:
         typer.echo(f"  {name:<{names}}  {holds} -> {becomes}")
 

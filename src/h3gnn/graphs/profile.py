@@ -322,6 +322,7 @@ class GraphProfile:
             label.
         verdict: the meaning of the figures for this method, in one sentence.
         columns: type and encoding of each column of the features.
+        links: names of the link columns, and the columns of the tables of edges behind them.
     """
 
     source: str
@@ -356,6 +357,7 @@ class GraphProfile:
     repairs: tuple[Repair, ...]
     verdict: str
     columns: tuple[dict[str, Any], ...] = ()
+    links: dict[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -396,6 +398,9 @@ def profile(graph: Graph) -> GraphProfile:
         repairs=graph.provenance.repairs,
         verdict=verdict(measured, edges=int(adjacency.nnz), smoothness=centred, labelled=labelled),
         columns=() if graph.plan is None else tuple(column.as_dict() for column in graph.plan.columns),
+        links=None
+        if graph.link_columns is None
+        else {"names": graph.link_columns.names, "tables": graph.link_columns.plan.as_dict()["tables"]},
     )
 
 

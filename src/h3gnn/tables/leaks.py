@@ -17,6 +17,7 @@ import torch
 
 from h3gnn.errors import GraphError, as_option, shortened
 from h3gnn.graphs.graph import Graph, GraphLike, scipy_features
+from h3gnn.graphs.link_columns import OF_VALUES, LinkTable
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.roles import words_in
 
@@ -146,22 +147,48 @@ def check_leaks(graph: GraphLike, labels: Integers, name: str | None = None) -> 
         labels: the class of each node, -1 where unknown.
         name: the name of the column of the labels.
     """
-    if graph.provenance.structural or not graph.num_features:
-        return
-    nodes = _sample(labels, graph.num_features)
+    target, found, others, declared = Target(name, labels), dict[str, str](), list[str](), set[str]()
+    if not graph.provenance.structural and graph.num_features:
+        found, others = _feature_leaks(graph, target)
+        declared |= {one.name for one in graph.plan.used if one.declared} if graph.plan is not None else set()
+    if graph.link_columns is not None:
+        first = 0
+        for table in graph.link_columns.plan.tables:
+            last = first + len([*table.entries])
+            found |= link_leaks(table, graph.link_columns.values[:, first:last], target)
+            declared |= {one.name for one in table.used if one.declared}
+            first = last
+    known = graph.labels is not None and np.array_equal(graph.labels.numpy(), labels)
+    raise_leaks({one: why for one, why in found.items() if not (known and one in declared)}, others)
+
+
+def _feature_leaks(graph: GraphLike, target: Target) -> tuple[dict[str, str], list[str]]:
+    """Return the features that contain the class, and why; and, without a plan, the other features."""
+    nodes = _sample(target.classes, graph.num_features)
     if isinstance(graph, Graph):
         dense = graph.features.layout == torch.strided
         values = graph.features.numpy()[nodes] if dense else scipy_features(graph.features)[nodes]
     else:
         read = graph.features[nodes]
         values = scipy_features(read) if isinstance(read, torch.Tensor) else np.asarray(read)
-    columns, declared = _columns_of(graph), set[str]()
-    if graph.labels is not None and np.array_equal(graph.labels.numpy(), labels):
-        declared = {one.name for one in graph.plan.used if one.declared} if graph.plan is not None else set()
-    found = {one: NAMED for one in columns if is_same_target(one, name)}
-    found |= {one: describe(share) for one, share in find_leaks(values, columns, labels[nodes]).items()}
-    others = [one for one in columns if one not in found] if graph.plan is None else []
-    raise_leaks({one: why for one, why in found.items() if one not in declared}, others)
+    columns = _columns_of(graph)
+    found = {one: NAMED for one in columns if is_same_target(one, target.name)}
+    shares = find_leaks(values, columns, target.classes[nodes])
+    found |= {one: describe(share) for one, share in shares.items()}
+    return found, [one for one in columns if one not in found] if graph.plan is None else []
+
+
+def link_leaks(table: LinkTable, values: npt.NDArray[Any], target: Target) -> dict[str, str]:
+    """Return the columns of an edge table that contain the class of its nodes, and why that is assumed.
+
+    Of the link columns `[nodes, columns]` only those count that repeat values: sums and numbers of links also
+    depend on how many links a node has.
+    """
+    chosen = [(at, one.name) for at, (_, one, what) in enumerate(table.entries) if one and what in OF_VALUES]
+    repeated = np.nan_to_num(values[:, [at for at, _ in chosen]])
+    found = find_leaks(repeated, [name for _, name in chosen], target.classes) if chosen else {}
+    named = {one.name: NAMED for one in table.used if is_same_target(one.name, target.name)}
+    return {name: describe(share) for name, share in found.items()} | named
 
 
 def _columns_of(graph: GraphLike) -> list[str]:

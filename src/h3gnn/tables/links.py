@@ -17,7 +17,6 @@ from h3gnn.graphs.link_columns import (
     BOTH,
     DIRECTIONS,
     MISSING,
-    OF_VALUES,
     OTHER,
     LinkColumn,
     LinkColumns,
@@ -28,15 +27,7 @@ from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.edges import EdgeRows, Edges, EdgeTable, Index, usable_rows
 from h3gnn.tables.encoders import CategoryEncoder
 from h3gnn.tables.infer import LEAK, Array, Cells, InferredType, parse_types
-from h3gnn.tables.leaks import (
-    NAMED,
-    Target,
-    describe,
-    find_leaks,
-    is_same_target,
-    kept_leak,
-    leak_reason,
-)
+from h3gnn.tables.leaks import Target, kept_leak, leak_reason, link_leaks
 from h3gnn.tables.plan import infer_columns
 from h3gnn.tables.reader import FEW_ROWS, LoadedTable
 from h3gnn.tables.roles import words_in
@@ -226,7 +217,7 @@ def leave_out_leaks(
     """Return tables and summaries without the columns that contain the class, and those kept although."""
     parts, columns, kept = [], [], list[Repair]()
     for table, values in zip(tables, summaries, strict=True):
-        leaks = {} if target is None else leaks_of(table, values, target)
+        leaks = {} if target is None else link_leaks(table, values, target)
         out = {one.name for one in table.used if one.name in leaks and not one.declared}
         kept += [kept_leak(name, why) for name, why in leaks.items() if name not in out]
         chosen = [at for at, (_, one, _) in enumerate(table.entries) if one is None or one.name not in out]
@@ -239,19 +230,6 @@ def leave_out_leaks(
         parts.append(replace(table, columns=tuple(marked)))
         columns.append(values[:, chosen])
     return parts, columns, kept
-
-
-def leaks_of(table: LinkTable, values: Any, target: Target) -> dict[str, str]:
-    """Return the columns of an edge table that contain the class of its nodes, and why that is assumed.
-
-    Of the summaries only those count that repeat values of the column: sums and counts also depend on how
-    many links a node has.
-    """
-    at = [at for at, (_, column, what) in enumerate(table.entries) if column and what in OF_VALUES]
-    names = [column.name for _, column, what in table.entries if column and what in OF_VALUES]
-    found = find_leaks(np.nan_to_num(values[:, at]), names, target.classes)
-    named = {one.name: NAMED for one in table.used if is_same_target(one.name, target.name)}
-    return {name: describe(share) for name, share in found.items()} | named
 
 
 def _unused(edges: EdgeTable, table: LinkTable) -> list[Repair]:
