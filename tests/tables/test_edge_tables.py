@@ -32,7 +32,7 @@ FEATURES = "account_id,balance\na,1\nb,2\nc,3\n"
 )
 def test_the_ends_are_found_by_their_names(tmp_path: Path, header: str) -> None:
     rows = "".join(f"{900 + row},n{row % 4},n{(row + 1) % 4}\n" for row in range(20))
-    graph = read_graph(write(tmp_path, edges=f"{header}\n{rows}")["edges"])
+    graph = read_graph(write(tmp_path, edges=f"{header}\n{rows}")["edges"], bipartite=False)
     assert named_edges(graph) == {("n0", "n1"), ("n1", "n2"), ("n2", "n3"), ("n3", "n0")}
 
 

@@ -24,6 +24,7 @@ from h3gnn.tables.drift import features_out_of_range
 from h3gnn.tables.edges import EdgeRows
 from h3gnn.tables.features import FeatureOptions, read_features
 from h3gnn.tables.frames import is_table
+from h3gnn.tables.node_types import types_by_ids, types_in_ids
 
 Ids = npt.NDArray[Any]
 Integers = npt.NDArray[np.int64]
@@ -74,6 +75,7 @@ def read_new_nodes(
     options = FeatureOptions(
         reading.get("id_column"), chosen, style, kinds, plan=graph.plan, elsewhere=elsewhere
     )
+    options = replace(options, types=types_in_ids(graph))
     file = read_features([features], options)
     ids, none = file.ids if file.named else None, np.empty((2, 0), dtype=np.int64)
     table = check_graph(
@@ -81,7 +83,8 @@ def read_new_nodes(
     )
     tables = [read_new_edges(graph, path, name, reading, style) for name, path in edges]
     kind = graph.type_names.index(features.stem) if features.stem in graph.type_names else -1
-    types = torch.full((table.num_nodes,), kind, dtype=torch.int16)
+    found = types_by_ids(table.node_ids, types_in_ids(graph))
+    types = torch.from_numpy(np.where(found < 0, kind, found).astype(np.int16))
     return replace(table, plan=file.plan, node_types=types), tables or None
 
 

@@ -26,8 +26,8 @@ Ids = npt.NDArray[Any]
 Integers = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float64]
 Style = dict[str, Any]
-MEANING = ("repeated", "undirected")
-"""Rules that decide what a weight means, which therefore are those of the fit."""
+MEANING = ("repeated", "undirected", "bipartite")
+"""Rules that decide what a weight or an id means, which therefore are those of the fit."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _rules(plan: EdgePlan | None, reading: Mapping[str, Any]) -> EdgeRules:
     names = ("unknown_nodes", "weights", *MEANING)
     given = {name: reading[name] for name in names if reading.get(name) is not None}
     if plan is None:
-        return EdgeRules(**given)
+        return EdgeRules(**{"bipartite": False, **given})
     for name in (
         name for name in MEANING if given.get(name, getattr(plan.rules, name)) != getattr(plan.rules, name)
     ):

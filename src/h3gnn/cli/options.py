@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import re
 import warnings
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, fields
@@ -107,6 +109,13 @@ class Source:
     header: Annotated[bool | None, _own("Header of text files; else detected.")] = None
     delimiter: Annotated[Text, _own("Delimiter of text files; default: detected.")] = None
     undirected: Annotated[bool, _own("Add the reverse of every edge.", "--undirected")] = False
+    bipartite: Annotated[
+        bool | None,
+        _own(
+            "The ends of edges are two types of nodes, or one; else asked if unclear.",
+            "--two-types/--one-type",
+        ),
+    ] = None
     link_columns: Annotated[
         Text,
         _own("Numbers and columns of each node's edges as its columns: auto, yes or no.", metavar="WHEN"),
@@ -194,16 +203,17 @@ class Source:
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in apart}
         for name in ("feature_columns", "split_columns"):
             if given[name] is not None:
-                given[name] = [one.strip() for one in given[name].split(",")]
+                listed = next(csv.reader([given[name]], skipinitialspace=True))
+                given[name] = [one.strip() for one in listed]
         given["undirected"] = self.undirected or None
         given["columns"] = parse_columns(self.columns or []) or None
         return {name: value for name, value in given.items() if value is not None}
 
 
 def parse_columns(texts: list[str]) -> dict[str, str]:
-    """Parse `zip=category,opened=date:dmy`."""
-    kinds = {}
-    for one in (part for text in texts for part in text.split(",") if part.strip()):
+    """Parse `zip=category,opened=date:dmy`; a part without type belongs to the name that follows."""
+    kinds, parts = {}, [part for text in texts for part in re.findall(r".*?=[^=,]*(?:,|$)|.+", text)]
+    for one in (part.removesuffix(",") for part in parts if part.strip(" ,")):
         name, equals, kind = one.rpartition("=")
         if not equals or not name.strip() or not kind.strip():
             raise InputError(f"--columns takes NAME=TYPE,…, not {one.strip()!r}", code="value-invalid")

@@ -26,12 +26,15 @@ class EdgeRules:
         repeated: duplicate edges become one with the "sum" of their weights (without weights it is one
             edge), their "count", "mean", "max", the "first" or "last" in the file, or are an "error".
         undirected: whether the opposite of every edge is added, before duplicates are merged.
+        bipartite: whether the ends are two types of nodes, such as users and films, whose ids become `user:1`
+            and `movie:1`; None to ask where columns of such names share ids.
     """
 
     unknown_nodes: str = "error"
     weights: str = "error"
     repeated: str = "sum"
     undirected: bool = False
+    bipartite: bool | None = None
 
     def __post_init__(self) -> None:
         check_choice("unknown_nodes", self.unknown_nodes, UNKNOWN)
@@ -55,6 +58,11 @@ class EdgeColumns:
     target: str
     weight: str | None = None
     scale: float = 1.0
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The columns of source and target."""
+        return self.source, self.target
 
     @classmethod
     def of(cls, table: str, names: Sequence[str]) -> EdgeColumns:
@@ -114,7 +122,8 @@ STORED_EDGES = Record(
             {
                 **{"unknown_nodes": OneOf(UNKNOWN), "weights": OneOf(WEIGHTS), "repeated": OneOf(REPEATED)},
                 "undirected": bool,
-            }
+            },
+            {"bipartite": Maybe(bool)},
         ),
         "tables": ListOf(
             Record(

@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from h3gnn.errors import GraphError
+from h3gnn.errors import GraphError, shortened
 from h3gnn.graphs.checks import valid_weights
 from h3gnn.graphs.edge_plan import EdgeColumns, EdgePlan, EdgeRules
 from h3gnn.graphs.ids import NodeIndex, as_text, one_kind
 from h3gnn.graphs.provenance import Repair
+from h3gnn.tables.node_types import ids_of_ends
 from h3gnn.tables.reader import FEW_ROWS, LoadedTable, Table, joined_place, open_table
 from h3gnn.tables.roles import ROW_WORDS, WEIGHT_NAMES, Column, infer_ends, pick_column, words_in
 
@@ -53,13 +54,13 @@ class EdgeTable:
     def unused(self, used: Collection[int] = ()) -> tuple[Repair, ...]:
         """Return the repair that names the columns besides the ends, the weight and the used ones, if any."""
         names = [self.table.names[at] for at in self.further if at not in used]
-        message = f"{self.table.path.name}: not used: {', '.join(names[:8])}"
+        message = f"{self.table.path.name}: not used: {shortened(names)}"
         unused = Repair("edge-columns-unused", message, fields=tuple(names), warn=True)
         return (unused,) if names else ()
 
-    def without_weight(self, weight: npt.NDArray[np.float64]) -> EdgeTable:
+    def without_weight(self, count: int) -> EdgeTable:
         """Return the table with a column that has negative values as a link column, not as the weight."""
-        name, count = self.table.names[self.weight[0]], int((weight < 0).sum())
+        name = self.table.names[self.weight[0]]
         message = (
             f"{self.table.path.name}: {count:,} values of {name} are negative: it is a link column, and the "
             "edges have no weights (--weight-column makes it the weight)"
@@ -134,12 +135,13 @@ def read_rows(
     ids = ids if ids[0].dtype == ids[1].dtype else [as_text(one) for one in ids]
     if edges.guessed and not loaded.problems.count:
         _check_guess(edges, ids)
+    ids = ids_of_ends(ids, edges.columns.ends, str(edges.table.path), bipartite=rules.bipartite)
     if known is not None:
         loaded.check_known(ids, known, known_by)
     for at in edges.weight:
         weight, unreadable = loaded.column_numbers(at)
         if links and _is_no_weight(edges, weight, rules) and not unreadable.size:
-            edges, weight = edges.without_weight(weight), None
+            edges, weight = edges.without_weight(int((weight < 0).sum())), None
             break
         loaded.add_unreadable(at, unreadable, FIX_COLUMN)
         invalid = np.flatnonzero(~valid_weights(weight)) if rules.weights == "error" else ()
@@ -172,7 +174,7 @@ def _check_guess(edges: EdgeTable, ids: list[Ids]) -> None:
         raise GraphError(
             f"{table.path}: edges from {first} to {second} would make {len(nodes):,} nodes in {parts:,} "
             f"components of {count:,} rows; name the columns of the ends (--source-column, --target-column): "
-            f"{', '.join(table.names[:12])}",
+            f"{shortened(table.names, 12)}",
             code="edge-columns-ambiguous",
         )
 

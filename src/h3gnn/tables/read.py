@@ -28,6 +28,7 @@ from h3gnn.tables.infer import NULL_WORDS
 from h3gnn.tables.labels import LabelColumn, read_labels
 from h3gnn.tables.leaks import Target
 from h3gnn.tables.links import link_mode, names_of_edges, read_link_columns
+from h3gnn.tables.node_types import ids_of_table, type_names, types_of_nodes, types_repair
 from h3gnn.tables.plan import TablePlan
 from h3gnn.tables.reader import LoadedTable, Table, add_duplicates, open_table
 from h3gnn.tables.roles import SPLIT_PREFIX, Column, infer_class_column, pick_column, pick_id_column
@@ -92,10 +93,12 @@ class LabelTable:
         """The name of the column of the labels as the file gives it; None without header."""
         return self.class_name if self.table.header else None
 
-    def read(self, columns: Mapping[str, str] | None = None, task: str = AUTO) -> Labels:
+    def read(
+        self, columns: Mapping[str, str] | None = None, task: str = AUTO, types: Sequence[str] = ()
+    ) -> Labels:
         """Return nodes, classes and splits; an empty cell is an unknown class or in no part of a split."""
         loaded = self.loaded
-        ids = loaded.ids(self.key)
+        ids = ids_of_table(loaded, self.key, types)
         add_duplicates(loaded.problems, ids, loaded.place)
         parts = [loaded.cells(at).words() for at in self.splits]
         for at, words in zip(self.splits, parts, strict=True):
@@ -180,15 +183,17 @@ def labels_of_nodes(
     *,
     task: str = AUTO,
     drop: bool = False,
+    types: Sequence[str] = (),
 ) -> tuple[dict[str, Any], tuple[Repair, ...]]:
     """Read labels of known nodes: `labels` and `class_names`, or `targets` and `target_name`, as of a graph.
 
-    Labels of other nodes are an error, or are left out (`drop`) and reported.
+    Labels of other nodes are an error, or are left out (`drop`) and reported. `types` are those of ids such
+    as `user:1`; see `ids_of_table`.
     """
     table = open_labels(path, id_column, label_column, None, style)
     if table.label is None:
         raise GraphError(f"{table.table.path} has splits and no labels", code="column-missing")
-    found = table.read(task=task)
+    found = table.read(task=task, types=types)
     rows = NodeIndex(node_ids).find(found.ids)
     if not drop:
         table.check_known(found.ids, node_ids, known_by)
@@ -220,6 +225,7 @@ def read_graph(
     header: bool | None = None,
     delimiter: str | None = None,
     undirected: bool = False,
+    bipartite: bool | None = None,
     link_columns: str | bool | LinkPlan = "auto",
     plan: TablePlan | None = None,
 ) -> Graph:
@@ -251,6 +257,9 @@ def read_graph(
         unknown_nodes, weights, repeated: how such edges are handled; see `EdgeRules`.
         header, delimiter: of text files; inferred if not given.
         undirected: add the opposite of every edge.
+        bipartite: True if the ends of edges are two types of nodes whose ids may be the same numbers; False
+            if both columns hold the same nodes. By default the user is asked where the names of the columns
+            differ (`userId`, `movieId`) and their ids overlap.
         link_columns: whether the edges of each node are summarized as columns of the node: their number, and
             their further columns, such as amounts or dates. "auto" does so if a table has further columns or
             duplicate edges. The plan of a fitted graph, `graph.link_columns.plan`, is applied again.
@@ -260,12 +269,13 @@ def read_graph(
         GraphError: with file, line and column; several problems of a file are listed together.
     """
     style: dict[str, Any] = {"header": header, "delimiter": delimiter}
-    rules = EdgeRules(unknown_nodes, weights, repeated, undirected)
+    rules = EdgeRules(unknown_nodes, weights, repeated, undirected, bipartite)
     tables = [open_edges(one, source_column, target_column, weight_column, style) for one in _listed(edges)]
+    types = type_names([one.columns.ends for one in tables]) if bipartite else ()
     label_table, found, hidden, target = None, None, None, None
     if labels is not None:
         label_table = open_labels(labels, label_id_column, label_column, split_columns, style)
-        found, hidden = label_table.read(columns, task), label_table.class_name
+        found, hidden = label_table.read(columns, task, types), label_table.class_name
         target = (
             partial(found.target, name=label_table.target_name) if label_table.label is not None else None
         )
@@ -280,7 +290,9 @@ def read_graph(
         of_labels = ("label", "number", "number:plain", "number:grouped", "number:comma")
         kinds = {one: kind for one, kind in (columns or {}).items() if one != hidden or kind not in of_labels}
         options = FeatureOptions(id_column, feature_columns, style, kinds, label, target, text_model, plan)
-        options = replace(options, elsewhere=frozenset(names_of_edges(tables) if with_links else ()))
+        options = replace(
+            options, types=types, elsewhere=frozenset(names_of_edges(tables) if with_links else ())
+        )
         added = partial(unknown_ids, _all_ids(rows, found)) if edges_first else None
         nodes = read_features(_listed(features), options, added)
         found = labels_of_features(nodes, columns, task) if found is None else found
@@ -336,6 +348,11 @@ def _join(
                 label_table.check_known(labels.ids, features.ids, features.path)
             repairs += label_table.left_out(found)
     links, of_links = read_links(tables, rows, edges, features.ids.size, target=target)
+    types, names = features.types, features.type_names
+    if rules.bipartite or features.values is None:
+        ends = [(one.columns.ends, block.ids) for one, block in zip(tables, rows, strict=True)]
+        types, names = types_of_nodes(features.ids, ends, bipartite=rules.bipartite)
+        repairs += [] if types is None else [types_repair(types, names)]
     repairs = [*edges.repairs, *of_links, *features.repairs, *repairs]
 
     def locate(part: str, index: int) -> str:
@@ -358,10 +375,10 @@ def _join(
         locate=locate,
         **known,
     )
-    types = None if features.types is None else torch.from_numpy(features.types)
-    graph = replace(
-        graph, plan=features.plan, edge_plan=edges.plan, node_types=types, type_names=features.type_names
-    )
+    read_by = replace(edges.plan, rules=replace(rules, bipartite=bool(rules.bipartite)))
+    graph = replace(graph, plan=features.plan, edge_plan=read_by)
+    if types is not None:
+        graph = replace(graph, node_types=torch.from_numpy(types), type_names=names)
     return graph if links is None else with_hash(replace(graph, link_columns=links))
 
 
