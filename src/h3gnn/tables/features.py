@@ -21,6 +21,7 @@ from h3gnn.tables.frames import is_table, numbers_of_table
 from h3gnn.tables.headers import holds_value
 from h3gnn.tables.infer import Cells, parse_types
 from h3gnn.tables.leaks import Target
+from h3gnn.tables.node_types import ids_of_table
 from h3gnn.tables.plan import TablePlan, encode_table, infer_columns, plain_plan
 from h3gnn.tables.reader import FIX_NUMBER, LoadedTable, Table, add_duplicates, joined_place, open_table
 from h3gnn.tables.roles import SPLIT_PREFIX, Column, is_no_feature, pick_column, pick_id_column, words_in
@@ -79,6 +80,7 @@ class FeatureOptions:
     target: Callable[[Ids], Target] | None = None  # the class of each node, if a label file contains it
     text_model: str | None = None
     plan: TablePlan | None = None
+    types: Sequence[str] = ()  # of the nodes, if the ids of a table become `user:1`
     elsewhere: frozenset[str] = frozenset()  # names in `columns` that other tables may have instead
 
 
@@ -175,7 +177,7 @@ def read_features(
     kinds = {name: kind for name, kind in options.columns.items() if name not in other}
     options, parts = replace(options, columns=kinds), []
     for roles, loaded in tables:
-        parts.append(loaded.ids(roles.key))
+        parts.append(ids_of_table(loaded, roles.key, options.types))
         _check_problems(roles, loaded, options)
     ids = one_kind(parts)
     places = [loaded.place for _, loaded in tables]
