@@ -15,6 +15,7 @@ from types import FrameType
 from hypothesis import HealthCheck, settings
 
 from h3gnn.errors import InputError
+from h3gnn.storage.runs import made_with
 from h3gnn.tables.files import MOST_SHOWN
 
 MEMORY = 2 * 2**30
@@ -27,9 +28,13 @@ COUNTS = Path(__file__).parent / "counts.json"
 
 
 def store(name: str, ended: Mapping[str, int]) -> None:
-    """Store the counts of a long run."""
+    """Store the counts of a long run, with the commit and the versions of libraries."""
     known = json.loads(COUNTS.read_text()) if COUNTS.exists() else {}
-    known[name] = dict(sorted(ended.items()))
+    made = made_with()
+    known[name] = dict(sorted(ended.items())) | {
+        "commit": made["origin"]["commit"],
+        "versions": made["versions"],
+    }
     COUNTS.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
 
 

@@ -91,6 +91,11 @@ def test_ids_that_look_like_names_of_columns_are_nodes(tmp_path: Path) -> None:
     assert nodes(tmp_path, "head,tail\ntail,body\nbody,head\n") == ["body", "head", "tail"]
 
 
+def test_a_word_for_a_missing_value_is_no_name_of_a_column(tmp_path: Path) -> None:
+    rows = "".join(f"w{i},w{i + 1}\n" for i in range(40))
+    assert has_header(tmp_path, f"nan,N/A\n{rows}NA,w3\n", "edges") is False
+
+
 def test_ids_of_another_form_than_the_first_row_show_a_header(tmp_path: Path) -> None:
     rows = "".join(f"C{i % 5:03},S{i % 7:03}\n" for i in range(20))
     found = nodes(tmp_path, f"buyer,seller\n{rows}")

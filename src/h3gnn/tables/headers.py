@@ -79,7 +79,9 @@ def find_header(rows: Sequence[Row], role: str, expected: Sequence[str], path: P
         _ask(first, path)
     if counted and 0 not in numeric and role == "features" and _may_be_names(numbers):
         _ask(first, path)
-    return bool(numeric and not numbers) or (not numeric and _differs(first, columns, role))
+    if numeric or any(map(_is_gap, first)):  # no column is called NA
+        return bool(numeric) and not numbers
+    return _differs(first, columns, role)
 
 
 def _ask(first: Row, path: Path) -> None:
