@@ -108,6 +108,11 @@ def as_option(flag: str, value: str) -> str:
     return f"{flag} {shlex.quote(value)}"
 
 
+def as_list(names: Iterable[str]) -> str:
+    """Return names as an option takes them, separated by commas."""
+    return ",".join(f'"{name}"' if "," in name else name for name in names)
+
+
 def without_secrets(text: str) -> str:
     """Return a text with the passwords in URLs removed."""
     return re.sub(r"(?<=://)[^/@\s]*@", "…@", text)

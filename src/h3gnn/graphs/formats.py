@@ -23,7 +23,7 @@ from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.libraries import from_networkx, from_pyg, import_pyg
 from h3gnn.graphs.provenance import Kind, warn_about_repairs
 from h3gnn.graphs.structural import build_graph
-from h3gnn.graphs.targets import split_known
+from h3gnn.graphs.targets import split_known, unknown_labels
 from h3gnn.resources import check_memory, format_bytes
 from h3gnn.tables.files import check_file, reading
 
@@ -166,6 +166,7 @@ def _graph_of(arrays: dict[str, npt.NDArray[Any]], file: Path, source: str, kind
         masks=(masks[0].T, masks[1].T, masks[2].T) if len(masks) == 3 else None,
         source=source,
         kind=kind,
+        repairs=() if labels is None else unknown_labels(labels),
     )
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from h3gnn.errors import GraphError
+from h3gnn.errors import GraphError, as_list, as_option, shortened
 from h3gnn.graphs.checks import DATES, as_classes, as_masks, holds_dates, split_masks
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import as_ids, is_missing, quoted
 from h3gnn.graphs.provenance import Kind, Repair
 from h3gnn.graphs.structural import build_graph
-from h3gnn.graphs.targets import has_fractions, split_known
+from h3gnn.graphs.targets import has_fractions, split_known, unknown_labels
 from h3gnn.tables.roles import is_class_name
 
 FEATURES, LABEL, SPLIT = "x", "y", "split"
@@ -38,7 +38,8 @@ def from_pyg(data: Any, *, source: str, kind: Kind = "object") -> Graph:
     if get is None or not hasattr(data, "edge_index") or hasattr(data, "node_types"):
         message = f"a PyG {type(data).__name__} is not a graph with one node type; give a Data"
         raise GraphError(message, code="not-a-graph")
-    edges, labels, repairs = get("edge_index"), get("y"), []
+    edges, labels = get("edge_index"), get("y")
+    repairs = [] if labels is None else [*unknown_labels(labels)]
     if edges is None:
         raise GraphError("the PyG Data has no edge_index", code="edges-missing")
     weights = get("edge_weight")
@@ -94,6 +95,7 @@ def from_dgl(network: Any, *, source: str) -> Graph:
         masks=as_masks(node_data.get("train_mask"), node_data.get("val_mask"), node_data.get("test_mask")),
         source=source,
         kind="object",
+        repairs=() if labels is None else unknown_labels(labels),
     )
 
 
@@ -205,10 +207,10 @@ class _NodeAttributes:
             if key != label and all(isinstance(row.get(key), numbers) for row in self._values)
         ]
         python = [f"features={numeric}"] if numeric else []
-        command = [f"--feature-columns {','.join(numeric)}"] if numeric else []
+        command = [as_option("--feature-columns", as_list(numeric))] if numeric else []
         if label is not None:
             python.append(f"labels={str(label)!r}")
-            command.append(f"--label-column {label}")
+            command.append(as_option("--label-column", str(label)))
         how = f"; use them by {', '.join(python)} of as_graph or read_graph_file ({' '.join(command)})"
         return _unused("node", left, how if python else "")
 
@@ -224,7 +226,7 @@ class _NodeAttributes:
 
     def _check(self, key: str, role: str) -> None:
         if key not in self._keys:
-            known = ", ".join(str(name) for name in self._keys[:8]) or "none"
+            known = shortened(self._keys) or "none"
             message = f"no node has the attribute {key!r}, named as {role}; existing attributes: {known}"
             raise GraphError(message, code="attribute-unknown")
 

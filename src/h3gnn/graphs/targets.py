@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from h3gnn.errors import GraphError, check_choice
+from h3gnn.errors import GraphError, check_choice, shortened
 from h3gnn.graphs.checks import as_classes, as_labels, as_numpy
-from h3gnn.graphs.graph import Graph, with_hash
+from h3gnn.graphs.graph import Graph, GraphLike, with_hash
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.infer import MOST_CLASSES
 
@@ -20,6 +20,7 @@ MOST_FRACTIONS = 20
 MANY_ROWS = 20  # with fewer labelled rows nothing is concluded from distinct integers
 
 Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 
 
 def choose_task(numbers: Floats, name: str) -> tuple[str, Repair | None]:
@@ -59,6 +60,51 @@ def split_known(values: Any) -> dict[str, Any]:
     )
 
 
+def unknown_labels(values: Any) -> tuple[Repair, ...]:
+    """Return what is remarkable about labels in an array: how many are unknown, and whether they are numbers.
+
+    Negative labels and NaN are unknown; if one other class is left, -1 may be a class, and is a question.
+    """
+    given = as_numpy(values, "the labels").ravel()
+    if given.dtype.kind not in "if" or (given.dtype.kind == "f" and has_fractions(given)):
+        return ()
+    negative = given < 0
+    if negative.any() and len({*given[given >= 0].tolist()}) == 1:
+        message = "only one class is left beside the label -1, which means unknown: number the classes from 0"
+        raise GraphError(message, code="label-negative")
+    count = int((negative | np.isnan(given)).sum())
+    message = f"{count:,} of {given.size:,} labels are negative or NaN, which means unknown"
+    repairs = [Repair("labels-unknown", message, count)] if count else []
+    distinct = np.unique(given[given >= 0])
+    if len(distinct) > MOST_CLASSES and distinct[-1] >= len(
+        distinct
+    ):  # no codes of classes, which have no gaps
+        message = f"the labels are {len(distinct):,} distinct numbers, which look like a number to predict"
+        repairs.append(
+            Repair("label-looks-numeric", f"{message}: --task regression", len(distinct), warn=True)
+        )
+    return tuple(repairs)
+
+
+def may_have_label(graph: GraphLike, labelled: npt.NDArray[np.bool_]) -> tuple[Mask, tuple[Repair, ...]]:
+    """Return the nodes that can have a label, and a report of the others.
+
+    Where the nodes are of several types, such as accounts and clients, these are the nodes of a type of which
+    some are labelled.
+    """
+    if graph.node_types is None or not labelled.any():
+        return np.ones(graph.num_nodes, dtype=bool), ()
+    types = graph.node_types.numpy()
+    can = np.isin(types, types[labelled])
+    names, found = (*graph.type_names, "nodes of no type"), np.unique(types[~can], return_counts=True)
+    left = {names[at]: int(count) for at, count in zip(*found, strict=True)}
+    if not left:
+        return can, ()
+    named = shortened(f"{name} ({count:,})" for name, count in left.items())
+    message = f"no node of these types has a label, so that none gets a prediction: {named}"
+    return can, (Repair("types-without-labels", message, sum(left.values()), tuple(left)),)
+
+
 def has_fractions(values: Any) -> bool:
     """Return whether some finite numbers are no integers."""
     numbers = np.asarray(values, dtype=np.float64)
@@ -89,7 +135,6 @@ def numbers_of_classes(labels: npt.NDArray[np.int64], names: tuple[str, ...]) ->
     except ValueError:
         numbers = np.array([np.inf])
     if np.isinf(numbers).any():
-        named = ", ".join(names[:5])
-        message = f"--task regression needs numbers, but the labels are the classes {named}"
+        message = f"--task regression needs numbers, but the labels are the classes {shortened(names, 5)}"
         raise GraphError(message, code="label-not-numeric")
     return np.asarray(numbers[labels])

@@ -36,7 +36,8 @@ from h3gnn.tables.infer import FORMS, KINDS, LEAK
 from h3gnn.tables.plan import SEEN, TENSOR_PREFIX, UNCHANGED, TablePlan
 
 MEASURED = Number(any_float=True)  # the spread of huge numbers is infinite
-SEEN_BY_ENCODER = {"least": MEASURED, "most": MEASURED, "texts": Integer(0), "unlike": Integer(0)}
+SEEN_BY_ENCODER = {"unreadable": Integer(0), "least": MEASURED, "most": MEASURED}
+SEEN_BY_ENCODER |= {"texts": Integer(0), "unlike": Integer(0)}
 COLUMN = Record(
     {
         **{

@@ -49,6 +49,7 @@ class Seen:
 
     Attributes:
         rows, missing: number of rows, and of those without a value.
+        unreadable: number of cells of another kind than the declared one, which count as missing.
         least, most: range of numbers, and of dates in days.
         texts, unlike: number of texts in a sample, and of those most of whose words are not encoded.
         known: hashes of all categories or items, where the encoder does not keep them; sorted.
@@ -56,6 +57,7 @@ class Seen:
 
     rows: int
     missing: int
+    unreadable: int = 0
     least: float | None = None
     most: float | None = None
     texts: int = 0
@@ -63,9 +65,10 @@ class Seen:
     known: Array | None = None
 
     @classmethod
-    def of(cls, encoder: Encoder, values: Array) -> Seen:
+    def of(cls, encoder: Encoder, values: Array, unreadable: int) -> Seen:
         """Return what there is in a column of decoded values."""
-        found: dict[str, Any] = {"rows": len(values), "missing": int(missing_rows(values).sum())}
+        gaps = int(missing_rows(values).sum())
+        found: dict[str, Any] = {"rows": len(values), "missing": gaps, "unreadable": unreadable}
         if isinstance(encoder, NumberEncoder) and found["missing"] < len(values):
             found |= {"least": float(np.nanmin(values)), "most": float(np.nanmax(values))}
         elif isinstance(encoder, CategoryEncoder) and (encoder.rare or encoder.kept is None):
@@ -91,10 +94,10 @@ def find_drift(name: str, encoder: Encoder, seen: Seen | None, values: Array) ->
     return [one for one in found if one is not None]
 
 
-def unreadable_cells(name: str, rows: Rows, count: int) -> Repair:
+def unreadable_cells(name: str, kind: str, count: int) -> Repair:
     """Return the note on cells of another kind than the declared one."""
-    message = f"{name}: {rows.size:,} of {count:,} cells cannot be read as in the fit and count as missing"
-    return Repair("cells-unreadable", message, int(rows.size), (name,))
+    message = f"{name}: {count:,} cells cannot be read as a {kind} and count as missing"
+    return Repair("cells-unreadable", message, count, (name,))
 
 
 def describe_unreadable(kind: str, form: str, cells: Cells, rows: Rows, *, every: bool) -> str | None:

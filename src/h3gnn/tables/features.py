@@ -242,6 +242,9 @@ def _read_mixed(
     if more.size:
         frames.append(pd.DataFrame(index=range(more.size)))
     frame = pd.concat(frames, ignore_index=True)
+    having = {
+        str(name): np.repeat([name in one.columns for one in frames], counts[: len(frames)]) for name in frame
+    }
     splits = [name for name in frame if name not in options.columns and _is_split(name, frame[name])]
     values, plan, repairs = encode_table(
         frame.drop(columns=splits),
@@ -250,6 +253,7 @@ def _read_mixed(
         text_model=options.text_model,
         place=_cell_place(place, opened),
         target=target,
+        own={name: rows for name, rows in having.items() if not rows.all()},
     )
     label = label or plan.label
     headers = all(roles.table.header for roles in opened)

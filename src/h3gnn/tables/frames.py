@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from h3gnn.errors import GraphError
+from h3gnn.errors import GraphError, shortened
 from h3gnn.graphs.checks import as_numpy, is_sparse
 from h3gnn.graphs.ids import as_ids, find_ids, quoted
 from h3gnn.graphs.provenance import Repair
@@ -92,7 +92,7 @@ def unused_columns(names: list[str]) -> tuple[Repair, ...]:
     """Return the repair that names unused columns of a table of edges, if there are any."""
     if not names:
         return ()
-    message = f"edges: not used: {', '.join(names[:8])}; only a column called weight holds edge weights"
+    message = f"edges: not used: {shortened(names)}; only a column called weight holds edge weights"
     return (Repair("edge-columns-unused", message, fields=tuple(names), warn=True),)
 
 

@@ -20,11 +20,19 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from h3gnn.errors import GraphError
+from h3gnn.errors import GraphError, as_option
 from h3gnn.graphs.ids import is_missing
 from h3gnn.resources import check_memory
 from h3gnn.tables.dates import ISO_DATE, SECONDS_PER_DAY, are_compact, date_form, may_be_compact, parse_days
-from h3gnn.tables.numbers import POINT, Notation, find_notation, parse_number
+from h3gnn.tables.numbers import (
+    POINT,
+    Notation,
+    find_notation,
+    fitting_forms,
+    parse_number,
+    readable,
+    with_unit,
+)
 from h3gnn.tables.roles import INDEX_NAMES, is_class_name, is_id_name, is_question, words_in
 
 KINDS = ("number", "boolean", "category", "date", "list", "text", "identifier", "constant", "label")
@@ -279,6 +287,18 @@ class InferredType:
     numeric: bool = False  # whether the cells of a boolean column are the numbers 0 and 1
 
 
+def declaration(name: str, kind: str) -> str:
+    """Return the option that declares a column, as it can be pasted into a shell."""
+    return as_option("--columns", f"{name}={kind}")
+
+
+def notations(name: str, texts: Collection[str]) -> str:
+    """Return what to do about numbers that can be read in several ways: the options that read all of them."""
+    shown = {"plain": "1200.5", "grouped": "1,200.5", "comma": "1.200,5"}
+    options = [f"{declaration(name, f'number:{form}')} ({shown[form]})" for form in fitting_forms(texts)]
+    return " or ".join(["write the numbers in one way", *options])
+
+
 def parse_types(declared: Mapping[str, str]) -> dict[str, InferredType]:
     """Parse the types that the user declares: `{"opened": "date:dmy"}`."""
     found = {}
@@ -300,7 +320,7 @@ def infer_column(name: str, cells: Cells, declared: InferredType | None, names: 
         return _with_form(declared, name, cells)
     found = infer_type(name, cells)
     if reason := _class_reason(name, cells, found, names):
-        return InferredType("label", f"{reason}; {name}=category with --columns makes it a feature")
+        return InferredType("label", f"{reason}; {declaration(name, 'category')} makes it a feature")
     return found
 
 
@@ -334,15 +354,18 @@ def _with_form(declared: InferredType, name: str, cells: Cells) -> InferredType:
     """Return a declared type with the form that its cells have, where the user left that open."""
     kind, form = declared.kind, None
     defaults = {"number": "plain", "date": "iso", "list": "", "text": "words"}
+    written = str(cells.column.dtype) in ("object", "str", "string", "category")
+    if declared.form and kind == "number" and written:
+        return replace(declared, form=with_unit(declared.form, cells.distinct_values))
     if declared.form or kind not in defaults:
         return declared
-    if str(cells.column.dtype) in ("object", "str", "string", "category"):
+    if written:
         if kind == "list":
             form = list_form(cells.known)
         elif kind == "number":
-            notation = find_notation(cells.distinct_values)
+            notation = find_notation(readable(cells.distinct_values))
             if notation is not None and notation.doubt:
-                return _ambiguous_numbers(name, notation, declared=True)
+                return _ambiguous_numbers(name, cells, notation, declared=True)
             form = None if notation is None else notation.form
         elif kind == "date":
             form = date_form(cells.distinct_values)
@@ -351,16 +374,17 @@ def _with_form(declared: InferredType, name: str, cells: Cells) -> InferredType:
     return replace(declared, form=form or defaults[kind])
 
 
-def _ambiguous_numbers(name: str, notation: Notation, *, declared: bool = False) -> InferredType:
-    remedy = f"declare {name}=number:plain (1200.5), {name}=number:grouped (1,200.5) or {name}=number:comma"
-    remedy += " (1.200,5) with --columns"
+def _ambiguous_numbers(
+    name: str, cells: Cells, notation: Notation, *, declared: bool = False
+) -> InferredType:
+    remedy = notations(name, cells.distinct_values)
     if notation.code == "units-mixed":
-        remedy = f"write the column in one unit, or declare {name}=category with --columns"
+        remedy = f"write the column in one unit, or give {declaration(name, 'category')}"
     return InferredType("number", "", notation.form, notation.doubt, remedy, declared, code=notation.code)
 
 
 def _ambiguous_dates(name: str, reason: str = "dates", *, declared: bool = False) -> InferredType:
-    remedy = f"declare {name}=date:dmy or {name}=date:mdy with --columns"
+    remedy = f"give {declaration(name, 'date:dmy')} or {declaration(name, 'date:mdy')}"
     return InferredType("date", reason, "dmy", "days and months could be swapped", remedy, declared)
 
 
@@ -428,7 +452,7 @@ def _infer_lists(name: str, known: list[Any]) -> InferredType:
         return InferredType("list", f"{len(known[0]):,} numbers in each row", "vector")
     if all(isinstance(item, Integral) for item in items):
         return InferredType("list", "lists of integers")
-    remedy = f"correct it, or declare {name}=list with --columns for items instead of numbers"
+    remedy = f"correct it, or give {declaration(name, 'list')} for items instead of numbers"
     return InferredType("list", "", "vector", "has another length than the first", remedy)
 
 
@@ -443,7 +467,7 @@ def _infer_texts(name: str, cells: Cells) -> InferredType:
     notation = None if codes else find_notation(cells.distinct_values)
     if notation is not None:
         if notation.doubt:
-            return _ambiguous_numbers(name, notation)
+            return _ambiguous_numbers(name, cells, notation)
         found = _infer_numbers(name, cells.decode("number", notation.form)[0])
         separators, _, unit = notation.form.partition(" ")
         written = {"plain": "", "grouped": ", written 1,200.5", "comma": ", written 3,14"}[separators]
@@ -469,7 +493,7 @@ def _infer_compact(name: str, cells: Cells) -> InferredType | None:
     if all(re.match(r"(18|19|20)\d{6}", one) for one in texts):
         return InferredType("date", "dates, written yyyymmdd", "compact")
     doubt = "its digits may be dates, written yymmdd, or numbers"
-    remedy = f"declare {name}=date:compact or {name}=number with --columns"
+    remedy = f"give {declaration(name, 'date:compact')} or {declaration(name, 'number')}"
     return InferredType("number", "", "plain", doubt, remedy)
 
 
@@ -491,8 +515,8 @@ def _infer_mostly(name: str, cells: Cells) -> InferredType | None:
     for kind, form_of in (("number", find_notation), ("date", date_form)):
         odd = {one for one in cells.distinct_values if form_of([one]) is None}
         if odd and sum(one in odd for one in cells.known) < 0.5 * len(cells.known):
-            declare = f"declare {name}=category with --columns, or {name}={kind}"
-            remedy = f"correct the cell, or {declare} to treat such cells as missing"
+            words, missing = declaration(name, "category"), declaration(name, kind)
+            remedy = f"correct the cell, or give {words}, or {missing} to treat such cells as missing"
             form = "plain" if kind == "number" else "iso"
             return InferredType(kind, f"mostly {kind}s", form, f"is not a {kind}", remedy)
     return None

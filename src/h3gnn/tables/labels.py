@@ -13,8 +13,8 @@ from h3gnn.errors import GraphError, check_choice
 from h3gnn.graphs.checks import as_classes
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.targets import AUTO, CLASSIFICATION, MANY_ROWS, REGRESSION, TASKS, choose_task
-from h3gnn.tables.infer import MOST_CLASSES, NULL_WORDS, are_codes, is_missing_word
-from h3gnn.tables.numbers import Notation, find_notation, parse_number
+from h3gnn.tables.infer import MOST_CLASSES, NULL_WORDS, are_codes, is_missing_word, notations
+from h3gnn.tables.numbers import Notation, find_notation, parse_number, readable, with_unit
 
 NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d*)?")
 """Numbers; 007 is a code."""
@@ -70,15 +70,14 @@ def _numbers(texts: Sequence[str | None], name: str, form: str, task: str) -> Fl
     distinct = {*known}
     if not known or (task == AUTO and not form and are_codes(distinct)):
         return None if task == AUTO else np.full(len(texts), np.nan)
-    notation = Notation(form) if form else find_notation(distinct)
-    readable = distinct if notation is not None else {text for text in distinct if find_notation([text])}
-    looks_numeric = len(readable) > max(MOST_CLASSES, 0.5 * len(distinct))
+    notation = Notation(with_unit(form, distinct)) if form else find_notation(distinct)
+    numeric = distinct if notation is not None else readable(distinct)
+    looks_numeric = len(numeric) > max(MOST_CLASSES, 0.5 * len(distinct))
     if task == AUTO and not looks_numeric and (notation is None or notation.doubt):
         return None
     if notation is not None and notation.doubt:
         raise GraphError(
-            f"{name}: {notation.doubt}; write the numbers in one way, or declare the notation with "
-            f"--columns {name}=number:plain (1200.5), number:grouped (1,200.5) or number:comma (1.200,5)",
+            f"{name}: {notation.doubt}; {notations(name, distinct)}",
             code=notation.code,
         )
     form = "plain" if notation is None else notation.form

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from h3gnn.errors import GraphError, as_option, shortened
+from h3gnn.errors import GraphError, as_list, as_option, shortened
 from h3gnn.graphs.graph import Graph, GraphLike, scipy_features
 from h3gnn.graphs.link_columns import OF_VALUES, LinkTable
 from h3gnn.graphs.provenance import Repair
@@ -155,7 +155,8 @@ def check_leaks(graph: GraphLike, labels: Integers, name: str | None = None) -> 
         first = 0
         for table in graph.link_columns.plan.tables:
             last = first + len([*table.entries])
-            found |= link_leaks(table, graph.link_columns.values[:, first:last], target)
+            values = graph.link_columns.values[:, first:last]  # an undefined one is the mean, 0
+            found |= link_leaks(table, np.where(values == 0, np.nan, values), target)
             declared |= {one.name for one in table.used if one.declared}
             first = last
     known = graph.labels is not None and np.array_equal(graph.labels.numpy(), labels)
@@ -181,14 +182,24 @@ def _feature_leaks(graph: GraphLike, target: Target) -> tuple[dict[str, str], li
 def link_leaks(table: LinkTable, values: npt.NDArray[Any], target: Target) -> dict[str, str]:
     """Return the columns of an edge table that contain the class of its nodes, and why that is assumed.
 
-    Of the link columns `[nodes, columns]` only those count that repeat values: sums and numbers of links also
-    depend on how many links a node has.
+    Of the link columns `[nodes, columns]`, NaN where undefined, only those count that repeat values: sums and
+    numbers of links also depend on how many links a node has.
     """
-    chosen = [(at, one.name) for at, (_, one, what) in enumerate(table.entries) if one and what in OF_VALUES]
-    repeated = np.nan_to_num(values[:, [at for at, _ in chosen]])
-    found = find_leaks(repeated, [name for _, name in chosen], target.classes) if chosen else {}
-    named = {one.name: NAMED for one in table.used if is_same_target(one.name, target.name)}
-    return {name: describe(share) for name, share in found.items()} | named
+    found = dict[str, str]()
+    rows = _sample(target.classes, values.shape[1])
+    entries = enumerate(table.entries)
+    for name, group in groupby(entries, lambda entry: None if entry[1][1] is None else entry[1][1].name):
+        at = [at for at, (_, _, what) in group if what in OF_VALUES]
+        if name is None or not at:
+            continue
+        repeated = values[rows[:, None], at]
+        known = ~np.isnan(repeated).all(axis=1)
+        shares = find_leaks(np.nan_to_num(repeated[known]), [name] * len(at), target.classes[rows[known]])
+        if is_same_target(name, target.name):
+            found[name] = NAMED
+        elif shares:
+            found[name] = describe(shares[name])
+    return found
 
 
 def _columns_of(graph: GraphLike) -> list[str]:
@@ -229,7 +240,7 @@ def raise_leaks(found: dict[str, str], others: Sequence[str] = ()) -> None:
     listed = shortened((f"{one!r} {why}" for one, why in found.items()), 4)
     left_out = " ".join(as_option("--columns", f"{one}=identifier") for one in found)
     if others:
-        left_out = as_option("--feature-columns", ",".join(others))
+        left_out = as_option("--feature-columns", as_list(others))
     raise GraphError(
         f"the model was fitted on features that contain the class: {listed}; fit it again without them "
         f"({left_out}). If they are known wherever classes are predicted, give --allow-leaks "

@@ -81,6 +81,27 @@ def parse_number(text: str, form: str) -> float | None:
     return value if math.isfinite(value) and (own == unit or (value == 0 and not own)) else None
 
 
+def readable(texts: Collection[str]) -> set[str]:
+    """Return the cells that are numbers in some notation."""
+    return {text for text in texts if find_notation([text]) is not None}
+
+
+def with_unit(form: str, texts: Collection[str]) -> str:
+    """Return the form that the user declared, with the unit that the cells have."""
+    notation = find_notation(readable(texts))
+    unit = "" if notation is None else notation.form.partition(" ")[2]
+    return f"{form} {unit}".strip()
+
+
+def fitting_forms(texts: Collection[str]) -> list[str]:
+    """Return the forms in which all cells that are numbers can be read."""
+    numbers = readable(texts)
+    forms = {form: with_unit(form, numbers) for form in ("plain", "grouped", "comma")}
+    return [
+        one for one, form in forms.items() if all(parse_number(text, form) is not None for text in numbers)
+    ]
+
+
 def may_be_thousands(texts: Collection[str]) -> bool:
     """Whether plain numbers may be integers with points between thousands: 1.200 beside 950."""
     return bool(_find_separator(texts)[1])

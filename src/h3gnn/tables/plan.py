@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from h3gnn.errors import GraphError, InputError, as_option, shortened
 from h3gnn.graphs.provenance import Repair
 from h3gnn.resources import check_memory
 from h3gnn.tables.drift import Seen, describe_unreadable, find_drift, unreadable_cells
-from h3gnn.tables.encoders import ENCODERS, VALUE, Encoder, fit_encoder, missing_rows
+from h3gnn.tables.encoders import ENCODERS, VALUE, Encoder, SentenceEncoder, fit_encoder, missing_rows
 from h3gnn.tables.files import Problems
 from h3gnn.tables.infer import (
     LEAK,
@@ -31,11 +32,13 @@ from h3gnn.tables.infer import (
     Cells,
     Floats,
     InferredType,
+    declaration,
     infer_column,
     parse_types,
 )
 from h3gnn.tables.leaks import NAMED, Target, describe, find_leaks, is_same_target, raise_leaks
 
+Mask = npt.NDArray[np.bool_]
 Place = Callable[[int, str], str]  # names a row and a column for an error message
 TENSOR_PREFIX, SEEN = "plan.", "seen"
 UNCHANGED = "plain"  # stored name of the encoder that leaves numbers unchanged
@@ -100,7 +103,7 @@ class ColumnPlan:
             remedy = "write the column as in the fitted table, or fit again"
             problems.add(f"the column {self.name!r}", why, remedy, "column-unreadable")
         elif unreadable.size and self.declared:
-            repairs.append(unreadable_cells(self.name, unreadable, len(cells)))
+            repairs.append(unreadable_cells(self.name, self.kind, unreadable.size))
         else:
             what = f"is not a {self.kind}"
             _add_cells(problems, place, cells.column, unreadable, what, "correct the cell")
@@ -205,6 +208,8 @@ class TablePlan:
             elif not column.encoder:
                 message = f"the column {column.name} is left out ({column.kind}: {column.reason})"
                 repairs.append(Repair("column-unused", message, fields=(column.name,), warn=True))
+            elif column.seen is not None and column.seen.unreadable:
+                repairs.append(unreadable_cells(column.name, column.kind, column.seen.unreadable))
         return tuple(repairs)
 
     def encode(self, frame: Any, place: Place) -> tuple[Floats, tuple[Repair, ...]]:
@@ -307,6 +312,7 @@ def encode_table(
     text_model: str | None = None,
     place: Place | None = None,
     target: Target | None = None,
+    own: Mapping[str, Mask] | None = None,
 ) -> tuple[Floats, TablePlan, tuple[Repair, ...]]:
     """Return a table's features, the plan by which they were made, and the repairs.
 
@@ -319,11 +325,12 @@ def encode_table(
         place: names a cell for the error messages.
         target: what is to be predicted, if no column of the table holds it; columns that contain it are left
             out, unless they are declared.
+        own: of several tables, the rows that have a column, by its name; the others do not count in its fit.
     """
     where = place or (lambda row, name: f"the features, row {row}, column {name!r}")
     if plan is None:
         declared = {**(columns or {}), **({} if label is None else {label: "label"})}
-        return _fit_plan(frame, declared, text_model, where, target)
+        return _fit_plan(frame, declared, text_model, where, target, own or {})
     kinds = {column.name: column.kind for column in plan.columns}
     for name, one in parse_types(columns or {}).items():
         if kinds.get(name) != one.kind:
@@ -336,7 +343,12 @@ def encode_table(
 
 
 def _fit_plan(
-    frame: Any, declared: Mapping[str, str], text_model: str | None, place: Place, target: Target | None
+    frame: Any,
+    declared: Mapping[str, str],
+    text_model: str | None,
+    place: Place,
+    target: Target | None,
+    own: Mapping[str, Mask],
 ) -> tuple[Floats, TablePlan, tuple[Repair, ...]]:
     """Infer the type of every column that the user did not declare, and fit its encoder."""
     names = [str(name) for name in frame.columns]
@@ -346,10 +358,13 @@ def _fit_plan(
         message = f"there is no column {unknown[0]!r} in the features; there are {there}"
         raise InputError(message, code="column-missing")
     problems = Problems("the features")
-    inferred = infer_columns(frame, types, place, problems)
+    inferred = infer_columns(frame, types, place, problems, own)
     problems.check()
     target = target or _own_target(inferred)
-    plans = {name: _fit_column(name, kind, cells, text_model) for name, (kind, cells) in inferred.items()}
+    plans = {
+        name: _fit_column(name, kind, cells, text_model, own.get(name))
+        for name, (kind, cells) in inferred.items()
+    }
     values, plan = _join_columns(plans, inferred)
     leaks = {} if target is None else plan.leaks(values, target)
     if left_out := {name: why for name, why in leaks.items() if not plans[name].declared}:
@@ -395,8 +410,7 @@ def _own_target(inferred: Mapping[str, tuple[InferredType, Cells]]) -> Target | 
 
 def _leaking(plan: ColumnPlan, why: str) -> ColumnPlan:
     """Return the plan of a column that is left out, since it contains the class."""
-    keep = as_option("--columns", f"{plan.name}={plan.kind}")
-    return ColumnPlan(plan.name, LEAK, "", f"{why}; {keep} makes it a feature")
+    return ColumnPlan(plan.name, LEAK, "", f"{why}; {declaration(plan.name, plan.kind)} makes it a feature")
 
 
 def _kept(name: str, why: str) -> Repair:
@@ -405,12 +419,20 @@ def _kept(name: str, why: str) -> Repair:
 
 
 def infer_columns(
-    frame: Any, declared: Mapping[str, InferredType], place: Place, problems: Problems
+    frame: Any,
+    declared: Mapping[str, InferredType],
+    place: Place,
+    problems: Problems,
+    own: Mapping[str, Mask] | None = None,
 ) -> dict[str, tuple[InferredType, Cells]]:
     """Return the type and the cells of every column; guesses and unreadable cells are problems."""
-    names = [str(name) for name in frame.columns]
+    names, own = [str(name) for name in frame.columns], own or {}
     cells = {name: Cells(frame[name]) for name in names}
-    types = {name: infer_column(name, cells[name], declared.get(name), names) for name in names}
+    inside = {name: Cells(frame.loc[own[name], name]) if name in own else cells[name] for name in names}
+    types = {name: infer_column(name, inside[name], declared.get(name), names) for name in names}
+    for name in own:  # one value in a table is another than none in the others
+        if types[name].kind == "constant":
+            types[name] = infer_column(name, cells[name], declared.get(name), names)
     classes = [name for name, one in types.items() if one.kind == "label"]
     classes.sort(key=lambda name: not types[name].declared)
     for name in classes[1:]:
@@ -428,13 +450,20 @@ def infer_columns(
     return {name: (types[name], cells[name]) for name in names}
 
 
-def _fit_column(name: str, found: InferredType, cells: Cells, text_model: str | None) -> ColumnPlan:
-    """Return the plan of one column; one without information is left out."""
+def _fit_column(
+    name: str, found: InferredType, cells: Cells, text_model: str | None, own: Mask | None
+) -> ColumnPlan:
+    """Return the plan of one column, fitted to the rows that have it; one without information is left out."""
     plan = ColumnPlan(name, found.kind, found.form, found.reason, declared=found.declared)
     if found.kind in NOT_ENCODED:
         return replace(plan, form="")
     values, unreadable = cells.decode(found.kind, found.form)
+    values = values if own is None else values[own]
     missing = missing_rows(values)
+    if missing.all() and unreadable.size:
+        message = f"no cell of the column {name!r} is a {found.kind}: {cells.words()[unreadable[0]]!r}"
+        correct = f"correct {declaration(name, found.kind)}"
+        raise InputError(f"{message}; {correct}", code="column-unreadable")
     if missing.all():
         return replace(plan, kind="constant", form="", reason=f"no cell is a {found.kind}")
     reason = found.reason
@@ -442,10 +471,13 @@ def _fit_column(name: str, found: InferredType, cells: Cells, text_model: str | 
         reason += f"; {unreadable.size:,} cells of another kind are treated as missing"
     if missing.mean() > 0.5 and found.kind in ("category", "boolean") and not found.declared:
         known = f"{100 * (1 - missing.mean()):.0f} %"
-        reason += f"; known for {known} of the rows only: if you want to predict it, --label-column {name}"
+        label = as_option("--label-column", name)
+        reason += f"; known for {known} of the rows only: if you want to predict it, {label}"
     fitted = fit_encoder(found.kind, found.form, values, text_model)
     if found.kind == "category" and fitted.kind == "text":
         reason += "; most of them are rare, so that their characters are encoded"
+    if own is not None and fitted.names(name) and not isinstance(fitted, SentenceEncoder):
+        fitted = replace(fitted, gaps=True)  # type: ignore[type-var]
     names = tuple(feature for feature, _ in fitted.features(name))
     return replace(
         plan,
@@ -454,7 +486,7 @@ def _fit_column(name: str, found: InferredType, cells: Cells, text_model: str | 
         names=names,
         description=fitted.describe(values),
         fitted=fitted if names else None,
-        seen=Seen.of(fitted, values) if names else None,
+        seen=Seen.of(fitted, values, unreadable.size) if names else None,
     )
 
 

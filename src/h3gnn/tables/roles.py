@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from h3gnn.errors import GraphError, InputError
+from h3gnn.errors import GraphError, InputError, shortened
 
 if TYPE_CHECKING:
     from h3gnn.tables.reader import Table
@@ -98,7 +98,7 @@ def pick_column(
             raise InputError(message, code="column-ambiguous")
         return names.index(wanted)
     if not str(wanted).isdecimal():
-        message = f"{path}: there is no column {wanted!r} for the {what}; there are {', '.join(names[:12])}"
+        message = f"{path}: there is no column {wanted!r} for the {what}; there are {shortened(names, 12)}"
     elif 1 <= int(wanted) <= len(names):
         return int(wanted) - 1
     else:
@@ -150,7 +150,7 @@ def infer_ends(names: Sequence[str], place: str = "the edges") -> tuple[int, int
     with_ids = [pair for pair in pairs if any(is_id_name(names[column]) for column in pair)]
     pairs = with_ids if len(with_ids) == 1 else pairs
     if len(pairs) > 1:
-        shown = " or ".join(f"{names[start]} to {names[end]}" for start, end in pairs[:3])
+        shown = shortened((f"{names[start]} to {names[end]}" for start, end in pairs), 3, " or ")
         message = f"{place}: an edge could run from {shown}; choose with --source-column and --target-column"
         raise GraphError(message, code="edge-columns-ambiguous")
     if pairs:
