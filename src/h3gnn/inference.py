@@ -482,6 +482,7 @@ class FittedEncoder:
     def _prepare_other(self, graph: GraphLike) -> tuple[GraphRows, Tensor | None]:
         """Return another graph on disk, and its edge weights if they are learned."""
         check_same_features(self.graph, graph)
+        self.check_links(graph)
         check_as_is(self.graph.plan)
         support = self.preprocessing.support(graph)
         rows = PreparedGraph(graph, self.prepared.scaler, support).rows(fitted_order(self.graph, graph))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from h3gnn.encoder import build_support
 from h3gnn.errors import GraphError
-from h3gnn.graphs.graph import Graph, with_splits
+from h3gnn.graphs.graph import SEED, Graph, random_splits, stratify, with_splits
 from h3gnn.graphs.scaling import MomentSums, fit_scaler
 from h3gnn.ondisk import engine, prepare
 from h3gnn.ondisk import mapped as mapped_module
@@ -66,7 +66,9 @@ def test_a_prepared_graph_equals_the_graph_in_memory(
     mapped = prepare_graph(*parts, tmp_path / "out", progress=shares.__setitem__)
     assert_same(mapped, read_graph(parts[0], features=parts[1]))
     assert_same(open_mapped(tmp_path / "out"), read_graph(parts[0], features=parts[1]))
-    assert [(repair.code, repair.count) for repair in mapped.provenance.repairs] == [("duplicate-edges", 1)]
+    repairs = {repair.code: repair.count for repair in mapped.provenance.repairs}
+    assert repairs.pop("link-columns") == len(mapped.link_columns.names if mapped.link_columns else ())
+    assert repairs == {"duplicate-edges": 1}
     assert shares["edges"] == shares["sorting"] == 1.0
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
@@ -99,10 +101,10 @@ def test_extreme_weights_are_stored_or_rejected_as_in_memory(
     write(tmp_path, ["a", "b", "c"], [(0, 1), (1, 2), (0, 1)], [weight, 1.0, weight])
     parts = tmp_path / f"e.{kind}", tmp_path / f"f.{kind}"
     try:
-        graph = read_graph(parts[0], features=parts[1])
+        graph = read_graph(parts[0], features=parts[1], weight_column="weight")
     except GraphError:
         with rejects("edge-weight-not-positive"):
-            prepare_graph(*parts, tmp_path / "out")
+            prepare_graph(*parts, tmp_path / "out", weight_column="weight")
         return
     mapped = prepare_graph(*parts, tmp_path / "out")
     assert_same(mapped, graph)
@@ -239,7 +241,12 @@ def test_labels_and_splits_are_those_of_the_graph_in_memory(tmp_path: Path) -> N
         labelled_nodes(open_mapped(tmp_path / "bare"))
 
 
-def test_splits_are_drawn_as_for_a_graph_in_memory(tmp_path: Path) -> None:
+def by_rows(codes: Any) -> tuple[torch.Tensor, ...]:
+    """Return the splits of a graph on disk, which are drawn in the order of its rows."""
+    return random_splits(codes, generator=torch.Generator().manual_seed(SEED))
+
+
+def test_splits_are_drawn_by_rows(tmp_path: Path) -> None:
     ids = list(range(40))
     write(tmp_path, ids, [(0, 1), (3, 2)], None)
     classes = pd.DataFrame({"id": ids[::-1], "label": [i % 3 if i % 5 else None for i in ids]})
@@ -249,7 +256,7 @@ def test_splits_are_drawn_as_for_a_graph_in_memory(tmp_path: Path) -> None:
     graph = with_splits(read_graph(parts[0], features=parts[1], labels=labels))
     assert mapped.num_splits == graph.num_splits == 10
     assert mapped.masks is not None
-    for ours, wanted in zip(mapped.masks, (graph.train_mask, graph.val_mask, graph.test_mask), strict=True):
+    for ours, wanted in zip(mapped.masks, by_rows(graph.labels), strict=True):
         assert ours.tolist() == listed(wanted)
     assert mapped.provenance.repairs[-1] == graph.provenance.repairs[-1]
 
@@ -266,7 +273,7 @@ def test_numbers_to_predict_are_those_of_the_graph_in_memory(tmp_path: Path) -> 
     assert graph.targets is not None
     np.testing.assert_array_equal(mapped.targets, graph.targets)
     assert mapped.masks is not None
-    assert mapped.masks[2].tolist() == listed(graph.test_mask)
+    assert mapped.masks[2].tolist() == by_rows(stratify(graph.targets))[2].tolist()
     assert (mapped.target_name, mapped.class_names, mapped.labels) == ("price", (), None)
     nodes, labelled = labelled_nodes(mapped)
     assert labelled.targets is not None
@@ -309,7 +316,7 @@ BAD: dict[str, tuple[str, str | bytes, str]] = {
     "word": ("f.csv", "id,a\n1,1\n2,x\n", r"line 3, column 2 \(a\): 'x' is not a number"),
     "cells": ("f.csv", "id,a\n1,1\n2\n", r"line 3: 1 cell\(s\), the first row has 2"),
     "no id": ("f.csv", "id,a\n1,1\n,2\n", r"line 3, column 1 \(id\): the node id is missing"),
-    "negative weight": ("e.csv", "source,target,weight\n0,1,-2\n", "line 2: the edge weight -2 is not a pos"),
+    "invalid weight": ("e.csv", "source,target,weight\n0,1,0\n", "line 2: the edge weight 0 is not a pos"),
     "no row": ("e.csv", "", "0 bytes"),
     "header alone": ("e.csv", "source,target\n", "a header and no row"),
     "quotation mark": ("e.csv", 'source,target\n0,"1\n', "line 2: a quotation mark is not closed"),

@@ -15,7 +15,7 @@ from h3gnn.errors import InputError
 from h3gnn.resources import progress
 
 OF_OTHER_COMMANDS = (
-    *("graph", "features", "columns", "text_model", "unknown_nodes"),
+    *("graph", "features", "text_model", "unknown_nodes"),
     *("weights", "repeated", "undirected", "data_dir"),
 )
 

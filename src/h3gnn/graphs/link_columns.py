@@ -33,8 +33,8 @@ OF_VALUES = frozenset({"mean", "min", "max", "share", "first", "last"})
 DIRECTIONS, BOTH = ("out", "in"), ("",)
 MISSING, OTHER = -2, -1
 """Codes of a missing category, and of one that is not frequent."""
-ROUNDING = 1e-9
-"""Deviations below this share of the whole column's are rounding errors."""
+ROUNDING, EXACT = 1e-9, 1e-13
+"""Deviations below these shares of the whole column's, and of the largest value, are rounding errors."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class LinkTable:
             values: of each used column: numbers or days, NaN where missing, or codes of categories.
             nodes: number of nodes.
         """
-        parts = list[npt.NDArray[Any]]()
+        parts = []
         for direction in self.directions:
             node, partner = ends if direction != "in" else ends[::-1]
             own = values
@@ -99,11 +99,20 @@ class LinkTable:
                 between = np.flatnonzero(ends[0] != ends[1])
                 node, partner = np.concatenate([ends, ends[::-1, between]], axis=1)
                 own = {name: np.concatenate([one, one[between]]) for name, one in values.items()}
-            pairs = np.unique(node * nodes + partner) // max(nodes, 1)
-            parts += [np.bincount(one, minlength=nodes) for one in (node, pairs)]
-            for column in self.used:
-                parts += _summaries(column, node, own[column.name], nodes)
-        return np.stack(parts, axis=1).astype(np.float64)
+            parts.append(self.summarize_one(node, partner, own, nodes))
+        return np.concatenate(parts, axis=1)
+
+    def summarize_one(
+        self, node: Index, partner: Index, values: Mapping[str, npt.NDArray[Any]], nodes: int
+    ) -> Floats:
+        """Return the summaries of one direction, of the rows at each `node`."""
+        _, others = np.unique(partner, return_inverse=True)
+        width = int(others.max(initial=0)) + 1
+        pairs = np.unique(node * width + others) // width
+        parts = [np.bincount(one, minlength=nodes).astype(np.float64) for one in (node, pairs)]
+        for column in self.used:
+            parts += _summaries(column, node, values[column.name], nodes)
+        return np.stack(parts, axis=1)
 
 
 def _summaries(column: LinkColumn, node: Index, values: npt.NDArray[Any], nodes: int) -> list[Floats]:
@@ -128,7 +137,8 @@ def _summaries(column: LinkColumn, node: Index, values: npt.NDArray[Any], nodes:
     centre, spread = (float(values.mean()), float(values.std())) if len(values) else (0.0, 0.0)
     centred = values - centre
     deviation = np.sqrt(mean((centred - mean(centred)[node]) ** 2))
-    deviation = np.where(deviation < ROUNDING * spread, 0.0, deviation)
+    rounding = max(ROUNDING * spread, EXACT * float(np.abs(values).max(initial=0)))
+    deviation = np.where(deviation < rounding, 0.0, deviation)
     return [np.bincount(node, values, minlength=nodes), mean(centred) + centre, low, high, deviation]
 
 

@@ -85,6 +85,7 @@ class Engine:
     @contextmanager
     def table(self, name: str, schema: Any, batches: Iterable[Any]) -> Iterator[None]:
         """Let one query in the block read Arrow batches as a table; their exceptions are raised unchanged."""
+        import duckdb
         import pyarrow as pa
 
         raised: list[BaseException] = []
@@ -104,7 +105,8 @@ class Engine:
                 raise raised[0] from None
             raise
         finally:
-            self.connection.unregister(name)
+            with suppress(duckdb.TransactionException):  # an exception has aborted the transaction
+                self.connection.unregister(name)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -25,7 +25,7 @@ from torch import Tensor
 from h3gnn.errors import GraphError
 from h3gnn.graphs.graph import AdjacencyRows, Gather, Graph, GraphLike, select_rows
 from h3gnn.graphs.ids import one_kind
-from h3gnn.graphs.link_columns import LinkColumns
+from h3gnn.graphs.link_columns import STORED_LINKS, LinkColumns, LinkPlan
 from h3gnn.graphs.provenance import PROVENANCE, Provenance
 from h3gnn.graphs.scaling import FeatureScaler, Moments, csr_features
 from h3gnn.ondisk.engine import Edges, index_type, sort_edges
@@ -72,6 +72,7 @@ PREPARED = Record(
         "target_name": Text(),
         "feature_names": ListOf(Text()),
         "stored": Integer(1),
+        "links": STORED_LINKS,
         "unlabelled": SHA256,
         **PROVENANCE,
     },
@@ -84,6 +85,8 @@ IDS = "ids.arrow"
 LABELS, TARGETS, SPLITS = "labels.bin", "targets.bin", "splits.bin"
 """int32 `[nodes]`, -1 where unknown; float64 `[nodes]`, NaN where unknown; int8 `[nodes, splits]`, -1 none, 0
 training, 1 validation, 2 test."""
+LINKS = "links.bin"
+"""float32 `[nodes, link columns]`."""
 FEATURE_CROW, FEATURE_COLS, FEATURE_VALUES = "feature-crow.bin", "feature-cols.bin", "feature-values.bin"
 
 
@@ -334,7 +337,17 @@ def open_mapped(folder: str | Path) -> MappedGraph:
         num_splits=about.get("splits", 0),
         feature_names=names,
         unlabelled=about.get("unlabelled", about["sha256"]),
+        link_columns=_open_links(path, nodes, about.get("links")),
     )
+
+
+def _open_links(folder: Path, nodes: int, stored: dict[str, Any] | None) -> LinkColumns | None:
+    if stored is None:
+        return None
+    plan = LinkPlan.from_dict(stored)
+    if len(plan.names) != len(plan.scales):
+        raise _damaged(folder / DESCRIPTION, "the scales are of another number of link columns")
+    return LinkColumns(_map(folder / LINKS, np.dtype(np.float32), (nodes, len(plan.names))), plan)
 
 
 def _damaged(path: Path, what: str) -> GraphError:

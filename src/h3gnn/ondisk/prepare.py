@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,11 @@ from h3gnn.graphs.checks import WEIGHT_ABOVE, WEIGHT_BELOW, check_features, dupl
 from h3gnn.graphs.formats import array_place, read_array
 from h3gnn.graphs.graph import SEED, random_splits, random_splits_repair, stratify
 from h3gnn.graphs.ids import is_plain, quoted
+from h3gnn.graphs.link_columns import LinkPlan
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.scaling import BLOCK_ROWS, MomentSums
 from h3gnn.ondisk.engine import Edges, Work, as_edges, index_type, work_folder, write_rows
+from h3gnn.ondisk.links import LinkSource, open_links, write_links
 from h3gnn.ondisk.mapped import (
     DESCRIPTION,
     FEATURE_COLS,
@@ -37,6 +39,7 @@ from h3gnn.ondisk.mapped import (
     FORMAT_VERSION,
     IDS,
     LABELS,
+    LINKS,
     PREPARED,
     SPLITS,
     TARGETS,
@@ -48,7 +51,7 @@ from h3gnn.storage.schema import check_values
 from h3gnn.tables.edges import FIX_COLUMN, FIX_WEIGHT, EdgeTable, open_edges
 from h3gnn.tables.features import FeatureOptions, FeatureTable, open_features
 from h3gnn.tables.files import MOST_SHOWN, Problems
-from h3gnn.tables.leaks import check_leaks, is_same_target
+from h3gnn.tables.leaks import Target, check_leaks, is_same_target
 from h3gnn.tables.plan import plain_plan
 from h3gnn.tables.read import LabelTable, open_labels
 from h3gnn.tables.reader import (
@@ -63,7 +66,7 @@ from h3gnn.tables.reader import (
 )
 from h3gnn.tables.roles import Column, is_no_feature
 
-MADE_BY = 3
+MADE_BY = 4
 """Version of the hidden folder: one of another version is removed."""
 BLOCK_BYTES = 64 << 20
 """Size of a block of features; wide tables have fewer rows in each."""
@@ -86,6 +89,7 @@ def prepare_graph(
     weight_column: Column | None = None,
     node_column: Column | None = None,
     feature_columns: Sequence[Column] | None = None,
+    columns: Mapping[str, str] | None = None,
     labels: str | Path | None = None,
     label_id_column: Column | None = None,
     label_column: Column | None = None,
@@ -93,6 +97,7 @@ def prepare_graph(
     task: str = "auto",
     header: bool | None = None,
     delimiter: str | None = None,
+    link_columns: str | bool | LinkPlan = "auto",
     memory: int | None = None,
     progress: Progress = lambda stage, share: None,
 ) -> MappedGraph:
@@ -106,9 +111,10 @@ def prepare_graph(
         features: CSV, TSV or Parquet with an id column; or NPY, NPZ, whose row numbers are the ids. A sparse
             matrix of scipy (NPZ) is read as a whole and stays sparse.
         out: the folder to write; it must not hold anything else.
+        columns: the kinds of some columns of the edges; those of the others follow from the first rows.
         labels: CSV, TSV or Parquet: one node per row, with its class or number and perhaps its splits; read
             as a whole. Without splits, ten are drawn.
-        task: whether labels are classes or numbers; see `read_graph`.
+        task, link_columns: see `read_graph`.
         memory: limit for joining and sorting in bytes; None for half of the available memory. Blocks of
             features and labels add to it.
         progress: called with each stage and its finished share.
@@ -120,20 +126,24 @@ def prepare_graph(
     out.parent.mkdir(parents=True, exist_ok=True)
     style: dict[str, Any] = {"header": header, "delimiter": delimiter}
     table = open_edges(edges, source_column, target_column, weight_column, style)
+    table, links = open_links(table, link_columns, columns or {})
     label_table = None
     if labels is not None:
         label_table = open_labels(labels, label_id_column, label_column, split_columns, style)
     hidden = label_table.class_name if label_table is not None and label_table.table.header else None
     source = _open_features(Path(features), node_column, feature_columns, hidden, style)
-    with work_folder(out, _made_of(table, source, style), memory) as work:
+    with work_folder(out, _made_of(table, source, links, style), memory) as work:
         stored, sums = _feature_stage(work, source, progress)
-        _edge_stage(work, table, source.path, sums.rows, progress)
+        _edge_stage(work, links, source.path, sums.rows, progress)
         count, merged = _sort_stage(work, sums.rows, progress, weighted=bool(table.weight))
         repairs = [*source.repairs, *table.repairs, *([duplicate_edges(merged)] if merged else [])]
         about: dict[str, Any] = {} if stored is None else {"stored": stored}
         if label_table is not None:
             known, drawn = _write_labels(work, label_table, sums.rows, source.path, task)
             about, repairs = {**about, **known}, repairs + drawn
+        target = _target(work.folder, hidden if label_table is not None else None)
+        plan, of_links = write_links(work, links, sums.rows, merged, target)
+        about, repairs = about | ({} if plan is None else {"links": plan.as_dict()}), repairs + of_links
         if source.table is not None:
             _write_ids(work)
         files = [Path(edges), Path(features), *([] if labels is None else [Path(labels)])]
@@ -161,14 +171,25 @@ def prepare_graph(
     return graph
 
 
-def _made_of(edges: EdgeTable, source: FeatureSource, style: dict[str, Any]) -> dict[str, Any]:
+def _target(folder: Path, name: str | None) -> Target | None:
+    """Return what is to be predicted, from the files of labels, if there are any."""
+    if (folder / LABELS).is_file():
+        return Target(name, np.fromfile(folder / LABELS, dtype=np.int32).astype(np.int64))
+    if (folder / TARGETS).is_file():
+        return Target.of_numbers(name, np.fromfile(folder / TARGETS))
+    return None
+
+
+def _made_of(
+    edges: EdgeTable, source: FeatureSource, links: LinkSource, style: dict[str, Any]
+) -> dict[str, Any]:
     """Return all that features and edges of a folder depend on."""
     files = [(path, path.stat()) for path in (edges.table.path, source.path)]
     return {
         "made_by": MADE_BY,
         "files": [[str(path.resolve()), stat.st_size, stat.st_mtime_ns] for path, stat in files],
         "style": style,
-        "edges": [edges.ends, edges.weight],
+        "edges": [edges.ends, edges.weight, [asdict(one) for one in links.columns]],
         "features": None if source.table is None else [source.table.key, source.table.chosen],
     }
 
@@ -373,26 +394,28 @@ def _shown(node: Any) -> str:
     return str(node) if is_plain(str(node)) else quoted(node)
 
 
-def _edge_stage(work: Work, edges: EdgeTable, known_by: Path, nodes: int, progress: Progress) -> None:
+def _edge_stage(work: Work, links: LinkSource, known_by: Path, nodes: int, progress: Progress) -> None:
     """Write the table of edges by node numbers, one group of blocks after another."""
+    edges = links.edges
     done = work.state("edges") or {"blocks": 0, "finished": False}
     if done["finished"]:
         return
     kind = "INTEGER" if index_type(nodes) == np.int32 else "BIGINT"
-    work.run(f"CREATE TABLE IF NOT EXISTS edges (target {kind}, source {kind}, weight DOUBLE, row BIGINT)")
+    columns = f"target {kind}, source {kind}, weight DOUBLE, row BIGINT{links.definitions}"
+    work.run(f"CREATE TABLE IF NOT EXISTS edges ({columns})")
     fault = "source IS NULL OR target IS NULL"
     if edges.weight:
         fault += f" OR weight IS NULL OR NOT (weight > {WEIGHT_ABOVE!r} AND weight < {WEIGHT_BELOW!r})"
-    reader, total = _EdgeReader(edges, done["blocks"]), edges.table.count_blocks()
+    reader, total = _EdgeReader(links, done["blocks"]), edges.table.count_blocks()
     while reader.upcoming is not None:
         before = reader.read
         with work.transaction():
             with work.table("block", reader.upcoming.schema, reader.group()):
-                joined = _joined(work, reader.upcoming.schema)
-                work.run(f"INSERT INTO edges SELECT target, source, weight, row FROM ({joined})")
+                values, joined = links.selected, _joined(work, reader.upcoming.schema, links.selected)
+                work.run(f"INSERT INTO edges SELECT target, source, weight, row{values} FROM ({joined})")
             _, bad = work.run(f"SELECT count(*), count(*) FILTER (WHERE {fault}) FROM edges")[0]
             if bad:
-                _raise_edge_problems(work, edges, _EdgeReader(edges, before), fault, known_by)
+                _raise_edge_problems(work, edges, _EdgeReader(links, before), fault, known_by)
             work.store("edges", {"blocks": reader.read, "finished": reader.upcoming is None})
         progress("edges", min(1.0, reader.read / total))
     progress("edges", 1.0)
@@ -401,8 +424,8 @@ def _edge_stage(work: Work, edges: EdgeTable, known_by: Path, nodes: int, progre
 class _EdgeReader:
     """Reads a table of edges as Arrow batches, after the first `read` ones, in groups of `RANGE_ROWS`."""
 
-    def __init__(self, edges: EdgeTable, read: int) -> None:
-        self._edges, self.read = edges, read
+    def __init__(self, links: LinkSource, read: int) -> None:
+        self._links, self.read = links, read
         self._batches = itertools.islice(self._all(), read, None)
         self.upcoming = next(self._batches, None)
 
@@ -417,17 +440,18 @@ class _EdgeReader:
     def _all(self) -> Iterator[Any]:
         import pyarrow as pa
 
-        edges = self._edges
-        for block in edges.table.load_blocks((*edges.ends, *edges.weight)):
+        edges = self._links.edges
+        for block in edges.table.load_blocks((*edges.ends, *edges.weight, *self._links.positions)):
             source, target = (_ids(block, at) for at in edges.ends)
             weight = pa.nulls(len(source), pa.float64())
             for at in edges.weight:
                 weight = pa.array(_numbers(block, at, FIX_COLUMN))
             rows = np.arange(block.first, block.first + len(source))
-            yield pa.record_batch({"s": source, "t": target, "weight": weight, "row": rows})
+            batch = {"s": source, "t": target, "weight": weight, "row": rows}
+            yield pa.record_batch(batch | self._links.arrays(block))
 
 
-def _joined(work: Work, schema: Any) -> str:
+def _joined(work: Work, schema: Any, values: str = "") -> str:
     """Return the query that replaces the ids of a block by node numbers, NULL for unknown nodes."""
     import pyarrow as pa
 
@@ -436,8 +460,8 @@ def _joined(work: Work, schema: Any) -> str:
         _key(f"block.{end}", wanted, integer=pa.types.is_integer(schema.field(end).type)) for end in "st"
     )
     return (
-        "SELECT targets.node AS target, sources.node AS source, weight, row, s::VARCHAR, t::VARCHAR "
-        f"FROM block LEFT JOIN nodes AS sources ON sources.id = {source} "
+        "SELECT targets.node AS target, sources.node AS source, weight, row, s::VARCHAR, t::VARCHAR"
+        f"{values} FROM block LEFT JOIN nodes AS sources ON sources.id = {source} "
         f"LEFT JOIN nodes AS targets ON targets.id = {target}"
     )
 
@@ -550,7 +574,7 @@ def _hashes(folder: Path) -> dict[str, str]:
     digest = hashlib.sha256()
     features = ("features.bin", FEATURE_CROW, FEATURE_COLS, FEATURE_VALUES)
     unlabelled = ""
-    for name in (*features, "crow.bin", "cols.bin", "weight.bin", LABELS, TARGETS, SPLITS):
+    for name in (*features, "crow.bin", "cols.bin", "weight.bin", LINKS, LABELS, TARGETS, SPLITS):
         if name == LABELS:
             unlabelled = digest.hexdigest()
         path = folder / name

@@ -98,9 +98,11 @@ def read_link_columns(
     summaries = [one.table.summarize(index, one.values, nodes) for one, index in zip(read, ends, strict=True)]
     if isinstance(wanted, LinkPlan):
         return LinkColumns(wanted.encode(np.concatenate(summaries, axis=1)), wanted), []
-    parts = [one.table for one in read]
-    parts, summaries, kept = leave_out_leaks(parts, summaries, target)
-    repairs = [repair for table, part in zip(tables, parts, strict=True) for repair in _unused(table, part)]
+    parts, kept = list[LinkTable](), list[Repair]()
+    for at, one in enumerate(read):
+        part, chosen, declared_leaks = without_leaks(one.table, summaries[at], target)
+        parts, kept, summaries[at] = [*parts, part], kept + declared_leaks, summaries[at][:, chosen]
+    repairs = [one for table, part in zip(tables, parts, strict=True) for one in unused_columns(table, part)]
     if mode == "auto" and not any(part.used for part in parts) and not any(map(has_duplicates, ends)):
         return None, repairs
     columns = LinkColumns.fit(parts, summaries)
@@ -120,20 +122,28 @@ def infer_links(
     """Infer what each further column of an edge table holds, and decode those that are used."""
     loaded, at_of = rows.loaded, _positions(edges)
     assert loaded is not None
-    frame = pd.DataFrame({name: _series(loaded, at) for name, at in at_of.items()})
-    for name_, at in at_of.items():
-        if at in edges.weight:
-            frame[name_] = rows.weight
-    own = parse_types({one: kind for one, kind in declared.items() if one in at_of})
+    columns, values = [], Values()
+    weight = [one for one, at in at_of.items() if at in edges.weight]
+    for one in weight:
+        assert rows.weight is not None
+        columns.append(_weight_column(one, rows.weight))
+        values[one] = rows.weight
+    frame = pd.DataFrame({one: _series(loaded, at) for one, at in at_of.items() if one not in weight})
+    own = parse_types({one: kind for one, kind in declared.items() if one in frame})
     inferred = infer_columns(frame, own, lambda row, name: loaded.place(row, at_of[name]), loaded.problems)
     loaded.problems.check()
-    columns, values = [], Values()
     for one, (found, cells) in inferred.items():
         column = _column(one, found, cells)
         columns.append(column)
         if column.summaries:
-            values[one] = _decoded(column, cells)[0]
+            values[one] = _coded(column, cells.decode(column.kind, column.form)[0])
     return LinkRows(LinkTable(name, directions, tuple(columns)), values)
+
+
+def _weight_column(name: str, weight: Array) -> LinkColumn:
+    constant = len(weight) > 1 and bool((weight == weight[0]).all())
+    kind = "constant" if constant else "number"
+    return LinkColumn(name, kind, "" if constant else "plain", "the weights of the edges")
 
 
 def _positions(edges: EdgeTable) -> dict[str, int]:
@@ -175,30 +185,34 @@ def _counts_rows(values: Array) -> bool:
     return bool(len(np.unique(values)) == len(values) and (values == np.floor(values)).all())
 
 
-def _decoded(column: LinkColumn, cells: Cells) -> tuple[Array, Array]:
-    """Return numbers, days or codes of categories, and the rows that cannot be read."""
-    values, unreadable = cells.decode(column.kind, column.form)
-    if column.kind == "category":
-        codes = {one: code for code, one in enumerate(column.kept)}
-        values = np.array([MISSING if one is None else codes.get(one, OTHER) for one in values], np.int64)
-    return values, unreadable
+def _coded(column: LinkColumn, values: Array) -> Array:
+    """Return numbers unchanged, and words of a category as codes."""
+    if column.kind != "category":
+        return values
+    codes = {one: code for code, one in enumerate(column.kept)}
+    return np.array([MISSING if one is None else codes.get(one, OTHER) for one in values], dtype=np.int64)
+
+
+def decode_column(column: LinkColumn, loaded: LoadedTable, at: int) -> Array:
+    """Return the values of a fitted column in another table; cells that cannot be read become problems."""
+    series = _series(loaded, at) if column.kind == "number" else loaded.frame([at]).iloc[:, 0]
+    values, unreadable = Cells(series).decode(column.kind, column.form)
+    for row in unreadable.tolist() if not column.declared else ():
+        what = f"{str(series.iloc[row])!r} is not a {column.kind}"
+        loaded.add(row, at, what, "correct the cell", "cell-unreadable")
+    return values
 
 
 def read_again(table: LinkTable, loaded: LoadedTable | None, place: str = "the table") -> LinkRows:
     """Decode the columns of a further table, found by name, as those of the fitted one; None has none."""
-    table_ = None if loaded is None else loaded.table
-    names = [] if table_ is None else table_.unique_names(range(len(table_.names)))
-    values = Values()
+    values, names = Values(), list[str]()
+    if loaded is not None:
+        names = loaded.table.unique_names(range(len(loaded.table.names)))
     for column in table.used:
         if loaded is None or column.name not in names:
             message = f"{place} has no column {column.name!r}, which the model was fitted with"
             raise GraphError(f"{message}; there are {shortened(names, 12) or 'none'}", code="column-missing")
-        at = names.index(column.name)
-        cells = Cells(_series(loaded, at) if column.kind == "number" else loaded.frame([at]).iloc[:, 0])
-        values[column.name], unreadable = _decoded(column, cells)
-        for row in unreadable.tolist() if not column.declared else ():
-            what = f"{str(cells.column.iloc[row])!r} is not a {column.kind}"
-            loaded.add(row, at, what, "correct the cell", "cell-unreadable")
+        values[column.name] = _coded(column, decode_column(column, loaded, names.index(column.name)))
         loaded.problems.check()
     return LinkRows(table, values)
 
@@ -211,28 +225,27 @@ def check_tables(plan: LinkPlan, edges: EdgePlan) -> None:
         raise GraphError(message, code="plan-differs")
 
 
-def leave_out_leaks(
-    tables: Sequence[LinkTable], summaries: Sequence[Any], target: Target | None
-) -> tuple[list[LinkTable], list[Any], list[Repair]]:
-    """Return tables and summaries without the columns that contain the class, and those kept although."""
-    parts, columns, kept = [], [], list[Repair]()
-    for table, values in zip(tables, summaries, strict=True):
-        leaks = {} if target is None else link_leaks(table, values, target)
-        out = {one.name for one in table.used if one.name in leaks and not one.declared}
-        kept += [kept_leak(name, why) for name, why in leaks.items() if name not in out]
-        chosen = [at for at, (_, one, _) in enumerate(table.entries) if one is None or one.name not in out]
-        marked = [
-            replace(one, kind=LEAK, form="", kept=(), reason=leak_reason(one.name, one.kind, leaks[one.name]))
-            if one.name in out
-            else one
-            for one in table.columns
-        ]
-        parts.append(replace(table, columns=tuple(marked)))
-        columns.append(values[:, chosen])
-    return parts, columns, kept
+def without_leaks(
+    table: LinkTable, summaries: Any, target: Target | None
+) -> tuple[LinkTable, list[int], list[Repair]]:
+    """Return a table without the columns that contain the class, unless declared; and its link columns.
+
+    The link columns are given as positions among the previous ones. Repairs name the columns that stay.
+    """
+    leaks = {} if target is None else link_leaks(table, summaries, target)
+    out = {one.name for one in table.used if one.name in leaks and not one.declared}
+    chosen = [at for at, (_, one, _) in enumerate(table.entries) if one is None or one.name not in out]
+    marked = [
+        replace(one, kind=LEAK, form="", kept=(), reason=leak_reason(one.name, one.kind, leaks[one.name]))
+        if one.name in out
+        else one
+        for one in table.columns
+    ]
+    kept = [kept_leak(name, why) for name, why in leaks.items() if name not in out]
+    return replace(table, columns=tuple(marked)), chosen, kept
 
 
-def _unused(edges: EdgeTable, table: LinkTable) -> list[Repair]:
+def unused_columns(edges: EdgeTable, table: LinkTable) -> list[Repair]:
     """Return the repairs that name the columns that are left out, and why."""
     out = [one for one in table.columns if not one.summaries]
     repairs = []
