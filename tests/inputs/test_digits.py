@@ -121,3 +121,23 @@ def test_a_label_with_fractions_is_no_feature(tmp_path: Path, name: str) -> None
     graph = graph_of(tmp_path, edges, f"id,x,{name}\n{rows}")
     assert graph.targets is not None
     assert graph.num_features == 1
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "frame"])
+@pytest.mark.parametrize(
+    "name", ["zip", "postal_code", "phoneNumber", "birth_number", "card_no", "status code"]
+)
+def test_integers_are_codes_if_the_name_says_so(tmp_path: Path, name: str, form: str) -> None:
+    cells = [98101 + row // 2 for row in range(ROWS)]
+    assert kinds(tmp_path, cells, form, name) == {name: "category", "x": "number"}
+
+
+@pytest.mark.parametrize("name", ["number", "phones", "rooms", "zip_population", "code_lines"])
+def test_integers_are_numbers_otherwise(tmp_path: Path, name: str) -> None:
+    cells = [98101 + row // 2 for row in range(ROWS)]
+    assert kinds(tmp_path, cells, "csv", name) == {name: "number", "x": "number"}
+
+
+def test_six_digits_with_a_time_of_day_are_dates(tmp_path: Path) -> None:
+    cells = [f"9311{10 + row} 00:00:00" for row in range(ROWS)]
+    assert kinds(tmp_path, cells, "csv", "issued") == {"issued": "date", "x": "number"}

@@ -33,7 +33,7 @@ from h3gnn.tables.numbers import (
     readable,
     with_unit,
 )
-from h3gnn.tables.roles import INDEX_NAMES, is_class_name, is_id_name, is_question, words_in
+from h3gnn.tables.roles import INDEX_NAMES, is_class_name, is_code_name, is_id_name, is_question, words_in
 
 KINDS = ("number", "boolean", "category", "date", "list", "text", "identifier", "constant", "label")
 FORMS = {
@@ -415,11 +415,11 @@ def _infer_numbers(name: str, values: Array) -> InferredType:
     integers, unique = bool((known == np.floor(known)).all()), distinct.size == values.size
     if integers and str(name).lower() in INDEX_NAMES and unique:
         return InferredType("identifier", "the row numbers of a data frame")
-    if integers and is_id_name(name):
-        distinct_ids = InferredType("identifier", "its name says id, and its values are distinct")
-        return (
-            distinct_ids if unique else InferredType("category", "its name says id: codes, not measurements")
-        )
+    if integers and (is_id_name(name) or is_code_name(name)):
+        what = "id" if is_id_name(name) else "code"
+        if unique:
+            return InferredType("identifier", f"its name says {what}, and its values are distinct")
+        return InferredType("category", f"its name says {what}: codes, not measurements")
     if set(distinct.tolist()) <= {0.0, 1.0}:
         return InferredType("boolean", "0 and 1", numeric=True)
     return InferredType("number", "numbers")
@@ -486,9 +486,11 @@ def _infer_compact(name: str, cells: Cells) -> InferredType | None:
     texts = cells.distinct_values
     if not are_compact(texts):
         return None
+    if all(":" in one for one in texts):
+        return InferredType("date", "dates, written yymmdd or yyyymmdd", "compact")
     if "date" in words_in(name):
         return InferredType("date", "its name says date: year, month and day in digits", "compact")
-    if is_id_name(name) or len(texts) < FEW_DATES:
+    if is_id_name(name) or is_code_name(name) or len(texts) < FEW_DATES:
         return None
     if all(re.match(r"(18|19|20)\d{6}", one) for one in texts):
         return InferredType("date", "dates, written yyyymmdd", "compact")

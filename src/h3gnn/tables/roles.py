@@ -47,6 +47,12 @@ ROW_WORDS = frozenset(
 )
 """Words in the id of a row, which is not a node."""
 
+CODE_WORDS = frozenset({"code", "codes", "zip", "zipcode", "postcode", "plz", "phone", "telephone", "fax"})
+NUMBERED = frozenset(
+    {"phone", "telephone", "fax", "account", "card", "serial", "birth", "passport", "licence"}
+)
+"""Words whose number is a code."""
+
 Column = str | int  # A column by name, or by position counted from 1
 Position = TypeVar("Position", bound=int | None)
 
@@ -62,6 +68,12 @@ def is_id_name(name: str) -> bool:
     return bool({*words_in(name)[-1:]} & {"id", "ids", "uuid", "guid", "key"})
 
 
+def is_code_name(name: str) -> bool:
+    """Whether a column name denotes codes, even if they have digits only: zip, postal_code, phone_number."""
+    *others, last = ["", *words_in(name)]
+    return last in CODE_WORDS or (last in ("number", "no", "nr") and others[-1:][0] in NUMBERED)
+
+
 def is_class_name(name: str, names: Sequence[str] = ()) -> bool:
     """Whether a column has a usual name of the class; y beside x is a coordinate."""
     lowered = str(name).lower()
@@ -74,8 +86,8 @@ def is_question(name: str) -> bool:
 
 
 def is_no_feature(name: str, names: Sequence[str]) -> bool:
-    """Whether a column's name is one of ids or classes, which are no features even if they are numbers."""
-    return is_id_name(name) or name.lower() in INDEX_NAMES or is_class_name(name, names)
+    """Whether a column has the name of ids, codes or classes, which are no measurements."""
+    return is_id_name(name) or is_code_name(name) or name.lower() in INDEX_NAMES or is_class_name(name, names)
 
 
 def _first(names: Sequence[str], usual: Sequence[str]) -> int | None:
