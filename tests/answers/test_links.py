@@ -33,7 +33,7 @@ def test_pairs_worked_by_hand() -> None:
     assert count.tolist() == [1, 1, 1, 0]
     assert adamic[0] == pytest.approx(1 / np.log(3))  # node 2 has three neighbours
     assert unique_pairs(around.two_hop(np.arange(5), 5)).T.tolist() == [[0, 3], [1, 3], [2, 4]]
-    far = around.negatives(10, np.random.default_rng(0))
+    far = around.negatives(around.pairs(), np.random.default_rng(0))
     assert not around.connected(far).any()
 
 

@@ -12,6 +12,7 @@ import torch
 
 from h3gnn import Graph, read_graph
 from h3gnn.answers.extend import add_nodes, read_new_nodes
+from h3gnn.answers.links import Neighbourhood, find_links
 from h3gnn.storage.graphs import graph_description, graph_from_tensors, graph_tensors
 from h3gnn.storage.schema import FieldError
 from h3gnn.tables.node_types import type_name, types_of_ends
@@ -279,3 +280,80 @@ def test_types_of_ids_are_stored(tmp_path: Path) -> None:
     again = graph_from_tensors(graph_tensors(graph), graph_description(graph))
     assert types_of(again) == types_of(graph)
     assert again.edge_plan == graph.edge_plan
+
+
+def taste(users: int = 30, films: int = 40, seed: int = 0) -> pd.DataFrame:
+    """Return ratings of users of two tastes, who mostly see films of their own; all ids overlap."""
+    draw = np.random.default_rng(seed)
+    pairs = [(u, f) for u in range(users) for f in range(films)]
+    kept = [pair for pair in pairs if draw.random() < (0.8 if (pair[0] % 2) == (pair[1] % 2) else 0.03)]
+    return pd.DataFrame(kept, columns=["userId", "movieId"])
+
+
+def positions(graph: Graph) -> Any:
+    """Return an embedding that puts the nodes at random places."""
+    return np.random.default_rng(1).normal(size=(graph.num_nodes, 1, 6)).astype(np.float32)
+
+
+def kinds_of(table: pd.DataFrame) -> set[frozenset[str]]:
+    return {
+        frozenset((a.partition(":")[0], b.partition(":")[0]))
+        for a, b in zip(table["source"], table["target"], strict=True)
+    }
+
+
+@pytest.mark.parametrize("undirected", [False, True])
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("asked", [None, "user:3", "movie:5"])
+def test_links_are_proposed_between_types_that_edges_connect(
+    tmp_path: Path, undirected: bool, check: bool, asked: str | None
+) -> None:
+    graph = ratings(tmp_path, taste(), bipartite=True, undirected=undirected)
+    queries = None if asked is None else np.flatnonzero(graph.node_ids == asked)
+    found = find_links(graph, positions(graph), positions if check else None, queries=queries)
+    assert kinds_of(found.table) == {frozenset(("user", "movie"))}
+    assert "paths" in found.table
+    if asked is not None:
+        assert {asked} == {*found.table["source"]} & {*found.table["target"]} | {asked}
+        assert all(asked in pair for pair in zip(found.table["source"], found.table["target"], strict=True))
+
+
+def test_scores_are_measured_on_the_kind_of_pair_that_is_proposed(tmp_path: Path) -> None:
+    graph = ratings(tmp_path, taste(), bipartite=True)
+    around = Neighbourhood(graph.edge_index, graph.num_nodes, graph.node_types)
+    assert graph.node_types is not None
+    drawn = graph.node_types.numpy()[around.negatives(around.pairs(), np.random.default_rng(0))]
+    assert (drawn[0] != drawn[1]).all()
+    scores = find_links(graph, positions(graph), positions).scores
+    assert set(scores) == {"random pairs", "pairs three steps apart"}
+    assert scores["random pairs"]["auc_of_paths"] > 0.8  # users see films that alike users see
+    assert 0.3 < scores["random pairs"]["auc_of_similarity"] < 0.7  # places are random
+
+
+def test_negatives_have_the_shares_of_types_of_the_hidden_edges() -> None:
+    draw = np.random.default_rng(0)
+    types = torch.tensor([0] * 10 + [1] * 200 + [2] * 90, dtype=torch.int16)
+    ends = [(draw.integers(10), 10 + draw.integers(200)) for _ in range(300)]
+    ends += [(draw.integers(10), 210 + draw.integers(90)) for _ in range(100)]
+    around = Neighbourhood(torch.tensor(ends).T, 300, types)
+    drawn = types.numpy()[around.negatives(around.pairs(), draw)]
+    assert (drawn.min(axis=0) == 0).all()
+    of_pairs = types.numpy()[around.pairs()].max(axis=0) == 1
+    assert abs((drawn.max(axis=0) == 1).mean() - of_pairs.mean()) < 0.1
+
+
+def test_paths_of_three_steps_are_counted_by_hand() -> None:
+    edges, types = torch.tensor([[0, 0, 1, 1, 2], [3, 4, 4, 5, 5]]), torch.tensor([0, 0, 0, 1, 1, 1])
+    around = Neighbourhood(edges, 6, types)
+    count, index = around.shared(np.array([[0, 2, 0], [5, 4, 3]]))
+    assert count.tolist() == [1, 1, 1 + 1]  # 0-4-1-5; 2-5-1-4; 0-3-0-3 and 0-4-0-3
+    assert index[0] == pytest.approx(1 / np.log(2) ** 2)
+    assert around.two_hop(np.array([0]), 5).T.tolist() == [[0, 5]]
+
+
+def test_several_kinds_of_edges_allow_several_kinds_of_pairs() -> None:
+    edges = torch.tensor([[0, 1, 2, 0], [1, 2, 3, 4]])
+    around = Neighbourhood(edges, 6, torch.tensor([0, 0, 0, 1, 1, 2]))
+    pairs = np.array([[0, 0, 3, 0, 3], [2, 3, 4, 5, 5]])
+    assert around.allowed(pairs).tolist() == [True, True, False, False, False]
+    assert not around.between

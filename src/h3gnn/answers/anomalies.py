@@ -16,6 +16,7 @@ from sklearn.model_selection import KFold
 from h3gnn.answers.links import Neighbourhood, principal, reduced_features
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import check_ids
+from h3gnn.graphs.order import node_order, reorder_nodes
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -50,6 +51,9 @@ def find_anomalies(
         difficulty: of the last epoch, `[models, nodes]`; None without training.
     """
     check_ids(graph.node_ids)
+    order = node_order(graph)
+    graph, by_model = reorder_nodes(graph, order), by_model[order]
+    difficulty = None if difficulty is None else np.asarray(difficulty)[:, order]
     around, features = Neighbourhood(graph.edge_index, graph.num_nodes), reduced_features(graph, COMPONENTS)
     embedding = principal(by_model.reshape(len(by_model), -1), COMPONENTS)
     parts = {

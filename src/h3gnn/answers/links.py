@@ -21,11 +21,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from h3gnn.answers.similarity import nearest, nearest_to_all
+from h3gnn.answers.similarity import nearest, nearest_of_types, nearest_to_all
 from h3gnn.errors import InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import check_ids
+from h3gnn.graphs.order import node_order, reorder_nodes
 from h3gnn.graphs.structural import simple_adjacency
 
 Floats = npt.NDArray[np.float32]
@@ -35,15 +36,33 @@ ROWS = 2_048
 
 
 class Neighbourhood:
-    """The undirected adjacency of a graph."""
+    """The undirected adjacency of a graph.
 
-    def __init__(self, edge_index: Tensor, nodes: int) -> None:
+    With types of nodes, `pairs_of_types` says which of them edges connect; only such pairs are proposed. If
+    no edge connects nodes of one type, as in a graph of users and films, pairs that can be connected have no
+    common neighbours, and paths of three steps take the place of paths of two.
+    """
+
+    def __init__(self, edge_index: Tensor, nodes: int, types: Tensor | None = None) -> None:
         _, self.adjacency = simple_adjacency(edge_index, nodes)
         self.nodes, self.degree = nodes, np.diff(self.adjacency.indptr)
         rows = np.repeat(np.arange(nodes), self.degree)
         self._keys = rows * nodes + self.adjacency.indices
         weight = 1 / np.log(np.maximum(self.degree, 2) + 0.0)
         self.weighted = self.adjacency @ sp.diags_array(weight)
+        self.types = np.zeros(nodes, np.int64) if types is None else types.numpy().astype(np.int64) + 1
+        self.pairs_of_types = np.zeros((self.types.max() + 1,) * 2, dtype=bool)
+        self.pairs_of_types[self.types[rows], self.types[self.adjacency.indices]] = True
+        self.between = types is not None and not np.diag(self.pairs_of_types).any()
+        self.common = "paths" if self.between else "shared_neighbours"
+
+    def allowed(self, pairs: Integers) -> npt.NDArray[np.bool_]:
+        """Return which pairs are of types that edges connect."""
+        return np.asarray(self.pairs_of_types[self.types[pairs[0]], self.types[pairs[1]]])
+
+    def _start(self, rows: Any, adjacency: Any) -> Any:
+        """Return the weights with which the steps before the last reach the nodes."""
+        return rows @ adjacency if self.between else rows
 
     def pairs(self) -> Integers:
         """Return every connected pair once, `[2, pairs]`."""
@@ -57,33 +76,53 @@ class Neighbourhood:
         return self._keys[place] == keys if len(self._keys) else np.zeros(len(keys), dtype=bool)
 
     def shared(self, pairs: Integers) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return the number of common neighbours of each pair, and their Adamic–Adar index."""
+        """Return the number of common neighbours of each pair, and their Adamic–Adar index.
+
+        Between types it is the number of paths of three steps, and the same index of their two nodes.
+        """
         count, adamic = np.empty(pairs.shape[1]), np.empty(pairs.shape[1])
-        for first in range(0, pairs.shape[1], ROWS):
-            some = slice(first, first + ROWS)
+        step = ROWS // 8 if self.between else ROWS
+        for first in range(0, pairs.shape[1], step):
+            some = slice(first, first + step)
             left, right = self.adjacency[pairs[0, some]], self.adjacency[pairs[1, some]]
-            count[some] = left.multiply(right).sum(axis=1)
-            adamic[some] = self.weighted[pairs[0, some]].multiply(right).sum(axis=1)
+            count[some] = self._start(left, self.adjacency).multiply(right).sum(axis=1)
+            steps = self._start(self.weighted[pairs[0, some]], self.weighted)
+            adamic[some] = steps.multiply(right).sum(axis=1)
         return count, adamic
 
     def two_hop(self, queries: Integers, most: int) -> Integers:
-        """Return for each query the 2-hop neighbours with the highest Adamic–Adar index, `[2, pairs]`."""
+        """Return for each query the 2-hop neighbours with the highest Adamic–Adar index, `[2, pairs]`.
+
+        Between types they are nodes three steps away.
+        """
         blocks: list[Integers] = []
-        for first in range(0, len(queries), ROWS):
-            some = queries[first : first + ROWS]
-            steps: Any = (self.weighted[some] @ self.adjacency).tocsr()
+        step = ROWS // 8 if self.between else ROWS
+        for first in range(0, len(queries), step):
+            some = queries[first : first + step]
+            steps: Any = (self._start(self.weighted[some], self.weighted) @ self.adjacency).tocsr()
             for row, node in enumerate(some.tolist()):
                 begin, end = steps.indptr[row : row + 2]
                 others, weights = steps.indices[begin:end], steps.data[begin:end]
+                if self.between:  # most of them are neighbours
+                    new = ~self.connected(np.stack([np.full(len(others), node), others]).astype(np.int64))
+                    others, weights = others[new], weights[new]
                 best = others[np.argsort(-weights, kind="stable")[: most + 1]]
                 best = best[best != node].astype(np.int64)
                 blocks.append(np.stack([np.full(len(best), node), best]))
         pairs = np.concatenate(blocks, axis=1) if blocks else np.empty((2, 0), dtype=np.int64)
-        return pairs[:, ~self.connected(pairs)]
+        return pairs[:, ~self.connected(pairs) & self.allowed(pairs)]
 
-    def negatives(self, count: int, random: np.random.Generator) -> Integers:
-        """Return random unconnected pairs; fewer than requested in a nearly complete graph."""
-        drawn = random.integers(0, self.nodes, (2, 4 * count))
+    def negatives(self, like: Integers, random: np.random.Generator) -> Integers:
+        """Return random unconnected pairs of the same types as `like`, twice as many if there are enough."""
+        count = 2 * like.shape[1]
+        if len(self.pairs_of_types) == 1:
+            drawn = random.integers(0, self.nodes, (2, 4 * count))
+        else:
+            by_type = np.argsort(self.types, kind="stable")
+            sizes = np.bincount(self.types, minlength=len(self.pairs_of_types))
+            wanted = self.types[like[:, random.integers(0, like.shape[1], 4 * count)]]
+            within = (random.random(wanted.shape) * sizes[wanted]).astype(np.int64)
+            drawn = by_type[(np.cumsum(sizes) - sizes)[wanted] + within]
         drawn = drawn[:, drawn[0] != drawn[1]]
         drawn = unique_pairs(drawn[:, ~self.connected(drawn)])
         return drawn[:, random.permutation(drawn.shape[1])[:count]]
@@ -167,7 +206,8 @@ class Links:
 
     Attributes:
         table: `source`, `target` (ids), `score`, `similarity` (mean cosine over the models),
-            `shared_neighbours`. The score ranks pairs; it is not the probability that the edge exists.
+            `shared_neighbours`, or between types of nodes `paths`, the number of paths of three steps. The
+            score ranks pairs; it is not the probability that the edge exists.
         scores: AUC and average precision of the classifier and of simple rules: hidden edges against random
             pairs and, if there are enough, against pairs within two hops. Empty without a check.
         how: one sentence on the origin of score and check.
@@ -195,7 +235,11 @@ def find_links(
     embedding; None ranks by similarity alone.
     """
     check_ids(graph.node_ids)
-    around, features = Neighbourhood(graph.edge_index, graph.num_nodes), reduced_features(graph, MOST_COLUMNS)
+    order = node_order(graph)
+    graph, by_model = reorder_nodes(graph, order), by_model[order]
+    queries = None if queries is None else np.argsort(order)[queries]
+    around = Neighbourhood(graph.edge_index, graph.num_nodes, graph.node_types)
+    features = reduced_features(graph, MOST_COLUMNS)
     view = PairFeatures(by_model, features, around)
     candidates = _candidates(by_model.reshape(len(by_model), -1), around, queries)
     if not candidates.shape[1]:
@@ -220,20 +264,20 @@ def find_links(
             "target": graph.node_ids[pairs[1]],
             "score": score[best],
             "similarity": view.similarity(pairs),
-            "shared_neighbours": around.shared(pairs)[0].astype(np.int64),
+            around.common: around.shared(pairs)[0].astype(np.int64),
         }
     )
     return Links(table, scores, how, counts)
 
 
 def _candidates(embedding: Floats, around: Neighbourhood, queries: Integers | None) -> Integers:
-    if queries is None:
-        near, _ = nearest_to_all(embedding, NEAR)
-        queries = np.arange(len(embedding))
+    everything = np.arange(len(embedding)) if queries is None else queries
+    if len(around.pairs_of_types) > 1:
+        by_embedding = nearest_of_types(embedding, everything, NEAR, around.types, around.pairs_of_types)
     else:
-        near, _ = nearest(embedding, queries, NEAR)
-    by_embedding = np.stack([np.repeat(queries, near.shape[1]), near.ravel()])
-    pairs = unique_pairs(np.concatenate([by_embedding, around.two_hop(queries, TWO_HOP)], axis=1))
+        near, _ = nearest_to_all(embedding, NEAR) if queries is None else nearest(embedding, queries, NEAR)
+        by_embedding = np.stack([np.repeat(everything, near.shape[1]), near.ravel()])
+    pairs = unique_pairs(np.concatenate([by_embedding, around.two_hop(everything, TWO_HOP)], axis=1))
     return pairs[:, ~around.connected(pairs)]
 
 
@@ -259,7 +303,8 @@ def hide_edges(graph: Graph, around: Neighbourhood, seed: int) -> tuple[Graph, I
         node_ids=graph.node_ids if graph.has_ids else None,
         source=graph.provenance.source,
     )
-    return replace(seen, has_ids=graph.has_ids), hidden
+    kept = {name: getattr(graph, name) for name in ("plan", "feature_names", "node_types", "type_names")}
+    return replace(seen, **kept), hidden
 
 
 def _learn_head(
@@ -267,11 +312,11 @@ def _learn_head(
 ) -> tuple[Any, dict[str, dict[str, float]], int]:
     """Return the classifier, its scores, and the number of hidden edges."""
     seen, hidden = hide_edges(graph, around, seed)
-    less = Neighbourhood(seen.edge_index, seen.num_nodes)
+    less = Neighbourhood(seen.edge_index, seen.num_nodes, seen.node_types)
     view = PairFeatures(refit(seen), features, less)
     random = np.random.default_rng(seed + 1)
     teach, test = np.array_split(hidden, 2, axis=1)
-    far_teach, far_test = np.array_split(around.negatives(2 * hidden.shape[1], random), 2, axis=1)
+    far_teach, far_test = np.array_split(around.negatives(hidden, random), 2, axis=1)
     rows = np.concatenate([view(teach), view(far_teach)])
     truth = np.arange(len(rows)) < teach.shape[1]
     head = make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=1000))
@@ -282,7 +327,8 @@ def _learn_head(
     scores = {"random pairs": _scores(view, head, test, far_test)}
     close = test[:, less.shared(test)[0] > 0]  # hidden edges within two hops
     if min(close.shape[1], near.shape[1]) >= LEAST_HIDDEN // 2:
-        scores["pairs two steps apart"] = _scores(view, head, close, near)
+        steps = "three" if around.between else "two"
+        scores[f"pairs {steps} steps apart"] = _scores(view, head, close, near)
     return head, scores, hidden.shape[1]
 
 
@@ -292,7 +338,7 @@ def _scores(view: PairFeatures, head: Any, edges: Integers, others: Integers) ->
     predictions: dict[str, npt.NDArray[Any]] = {
         "": head.predict_proba(view(pairs))[:, 1],
         "_of_similarity": view.similarity(pairs),
-        "_of_shared_neighbours": view.around.shared(pairs)[1],
+        f"_of_{view.around.common}": view.around.shared(pairs)[1],
     }
     return {
         f"{name}{of}": float(measure(truth, score))

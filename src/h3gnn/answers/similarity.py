@@ -13,6 +13,7 @@ import torch
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import as_ids, check_ids, find_ids, quoted
+from h3gnn.graphs.order import node_order, reorder_nodes
 from h3gnn.graphs.scaling import MomentSums
 from h3gnn.graphs.structural import simple_adjacency
 from h3gnn.tables.encoders import COMPONENT, MISSING
@@ -76,6 +77,20 @@ def nearest_to_all(embedding: Floats, k: int) -> tuple[Integers, Floats]:
     return nearest(rows, np.arange(len(rows)), k)
 
 
+def nearest_of_types(
+    embedding: Floats, queries: Integers, k: int, types: Integers, pairs: npt.NDArray[np.bool_]
+) -> Integers:
+    """Return pairs `[2, pairs]` of each query with its k nearest nodes of each type that `pairs` allows."""
+    found = [np.empty((2, 0), dtype=np.int64)]
+    for own, other in np.argwhere(pairs).tolist():
+        some, among = queries[types[queries] == own], np.flatnonzero(types == other)
+        if some.size and among.size:
+            near, cosine = nearest(embedding, some, k, among)
+            listed = np.stack([np.repeat(some, near.shape[1]), near.ravel()])
+            found.append(listed[:, np.isfinite(cosine.ravel())])
+    return np.concatenate(found, axis=1)
+
+
 def _best(near: Floats, which: Integers, cosine: Floats, others: Integers, k: int) -> tuple[Floats, Integers]:
     """Merge the k best so far with further candidates; ties keep the lower position."""
     row, place = np.divmod(np.flatnonzero(cosine > near[:, -1:]), max(1, cosine.shape[1]))
@@ -129,8 +144,14 @@ def similar_nodes(
         candidates: positions to choose from.
     """
     check_ids(graph.node_ids)
-    found, near = nearest(embedding, queries, k, candidates)
+    order = node_order(graph)  # decides between equally near nodes
+    place = np.argsort(order)
+    graph, embedding, queries = reorder_nodes(graph, order), embedding[order], place[queries]
+    found, near = nearest(embedding, queries, k, None if candidates is None else place[candidates])
     known = np.isfinite(near)  # a query may itself be among few candidates
+    if not known.any():
+        message = "similar nodes need another node to choose from, and there is none"
+        raise InputError(message, code="too-few-nodes")
     query, rank = np.nonzero(known)
     node, other = queries[query], found[known]
     explanations = Explanations(graph, feature_names)
@@ -154,7 +175,7 @@ def similar_nodes(
         table[f"agree: {name}"] = (left * right).sum(axis=1)
     if attention is not None and tokens:
         nodes, place = np.unique(np.concatenate([node, other]), return_inverse=True)
-        of_node, of_other = np.split(attention(nodes)[place], 2)
+        of_node, of_other = np.split(attention(order[nodes])[place], 2)
         for token, name in enumerate(tokens):
             table[f"listens: {name}"] = (of_node[:, token] + of_other[:, token]) / 2
     return table

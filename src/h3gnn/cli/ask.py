@@ -155,10 +155,12 @@ def links(
     headings = [str(name).replace("_", " ") for name in found.table]
     print_table(f"The top {len(cells)} of {len(rows):,} pairs", headings, cells)
     for against, scores in found.scores.items():
+        rules = [name for name in scores if name.startswith("auc_of_") and name != "auc_of_similarity"]
+        others = [f"{name.removeprefix('auc_of_').replace('_', ' ')} {scores[name]:.3f}" for name in rules]
         typer.echo(
             f"hidden edges against {against}: AUC {scores['auc']:.3f} (similarity alone "
-            f"{scores['auc_of_similarity']:.3f}, shared neighbours "
-            f"{scores['auc_of_shared_neighbours']:.3f}), average precision {scores['average_precision']:.3f}"
+            f"{scores['auc_of_similarity']:.3f}, {', '.join(others)}), average precision "
+            f"{scores['average_precision']:.3f}"
         )
     typer.echo(f"score: {found.how}")
     echo_written(out)

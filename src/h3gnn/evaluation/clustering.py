@@ -30,9 +30,28 @@ def kmeans_clusters(
 ) -> Labels:
     """Return the cluster of each node, `[nodes]`: the best of `n_init` runs by the k-means loss.
 
-    The embedding is not standardised: its distances are those that training produced.
+    The embedding is not standardised: its distances are those that training produced. The first centres are
+    drawn in an order of the rows that follows from their values.
     """
-    return lloyd_clusters(compact(embedding), clusters, n_init, seed).cpu().numpy()
+    rows = compact(embedding)
+    order = row_order(rows)
+    found = lloyd_clusters(rows[order], clusters, n_init, seed)
+    return found[order.argsort()].cpu().numpy()
+
+
+def row_order(rows: Tensor) -> Tensor:
+    """Return an order of centred rows that follows from the distances between them alone.
+
+    They are sorted by norms and by first and second moments of their products with all rows, which neither
+    shuffling nor rotating changes.
+    """
+    rows = rows.double()
+    lengths = rows.square().sum(dim=1)
+    largest = lengths.max().clamp_min(1e-300)
+    towards = rows @ (rows * lengths[:, None]).sum(dim=0) / largest
+    around = ((rows @ (rows.mT @ rows)) * rows).sum(dim=1) / largest
+    key = lengths + 0.61 * towards / len(rows) + 0.37 * around / len(rows)
+    return (key / largest).mul(1e9).round().argsort(stable=True)
 
 
 def compact(embedding: npt.ArrayLike | Tensor) -> Tensor:
@@ -116,6 +135,7 @@ def silhouettes(
     rows = compact(embedding).cpu()
     if len(rows) > SAMPLE:
         chosen = np.random.default_rng(seed).choice(len(rows), SAMPLE, replace=False)
+        chosen = row_order(rows).numpy()[chosen]
         rows, several = rows[torch.from_numpy(chosen)], [clusters[chosen] for clusters in several]
     members = [_memberships(clusters) for clusters in several]
     counts = [one.sum(dim=0) for one in members]

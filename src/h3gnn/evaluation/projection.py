@@ -6,8 +6,10 @@ from importlib.util import find_spec
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from h3gnn.errors import InputError
+from h3gnn.evaluation.clustering import row_order
 
 MAPS = {"tsne": "t-SNE", "umap": "UMAP", "pca": "PCA"}
 """Methods and their titles."""
@@ -43,6 +45,11 @@ def project_to_plane(
         landmarks: maximum number of nodes that t-SNE places itself.
     """
     check_map(method)
+    order = row_order(torch.from_numpy(embedding - embedding.mean(axis=0))).numpy()
+    return _placed(embedding[order], method, seed, landmarks)[np.argsort(order)]
+
+
+def _placed(embedding: npt.NDArray[np.floating], method: str, seed: int, landmarks: int) -> Rows:
     chosen = None
     if method == "tsne" and len(embedding) > landmarks:
         chosen = np.unique(np.linspace(0, len(embedding) - 1, landmarks).round().astype(np.int64))

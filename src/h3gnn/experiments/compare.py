@@ -25,6 +25,7 @@ from h3gnn.experiments.search import fix_settings, ranges_of, run_nested
 from h3gnn.experiments.spaces import SearchBudget
 from h3gnn.experiments.workers import Finished, in_processes
 from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.order import canonical_graph
 from h3gnn.storage.atomic import versions, write_atomically
 
 COMPARISON_FORMAT = "h3gnn comparison"
@@ -243,7 +244,7 @@ def compare(
         ended: receives each method that was run, and its result.
         options: further attributes of `Comparing`.
     """
-    test_to_train = _test_to_train(graph)
+    graph, test_to_train = canonical_graph(graph), _test_to_train(graph)
     comparing = Comparing(graph, seeds, model, **options)
     kept = {} if out is None else read_kept(out)
     results: dict[str, Result] = {}

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError
+from h3gnn.graphs.canonical import node_order
 from h3gnn.graphs.edge_plan import EdgePlan
 from h3gnn.graphs.provenance import Provenance, Repair
 from h3gnn.graphs.scaling import FeatureScaler, csr_features, fit_scaler
@@ -389,11 +390,15 @@ def first_splits(graph: Graph, splits: int | None) -> Graph:
 
 
 def with_splits(graph: Graph, seed: int = SEED) -> Graph:
-    """Return the graph with ten random splits if it has labels but no splits; otherwise unchanged."""
+    """Return the graph with ten random splits if it has labels but no splits; otherwise unchanged.
+
+    They are drawn in an order that follows from the graph alone, not in that of the rows.
+    """
     if graph.train_mask is not None or not graph.labelled.any():
         return graph
-    codes = graph.labels if graph.targets is None else stratify(graph.targets)
-    assert codes is not None  # some nodes are labelled
-    train, val, test = random_splits(codes, generator=torch.Generator().manual_seed(seed))
+    order = torch.from_numpy(node_order(graph))
+    codes = graph.labels[order] if graph.labels is not None else stratify(graph.targets[order])  # type: ignore[index]
+    drawn = random_splits(codes, generator=torch.Generator().manual_seed(seed))
+    train, val, test = (mask[order.argsort()] for mask in drawn)
     split = with_hash(replace(graph, train_mask=train, val_mask=val, test_mask=test))
     return split.with_repairs(random_splits_repair(seed))
