@@ -171,7 +171,7 @@ PROBLEMS = {
         "line 4, column 1 (source): the node id is missing",
         "line 5: node 'zoe' is unknown",
         "line 6, column 3 (weight): 'heavy' is not a number",
-        "line 7: the edge weight -1 is not a positive number",
+        "line 7: the edge weight 0 is not a positive number",
     ],
     "features": [
         "line 3: 2 cell(s)",
@@ -191,7 +191,7 @@ PROBLEMS = {
 def test_all_problems_of_a_file_are_listed_at_once(tmp_path: Path, table: str) -> None:
     texts = {"edges": "source,target\na,b\n", "features": FEATURES}
     texts[table] = {
-        "edges": "source,target,weight\na,b,1\na,b\n,b,1\na,zoe,1\na,c,heavy\na,b,-1\n",
+        "edges": "source,target,weight\na,b,1\na,b\n,b,1\na,zoe,1\na,c,heavy\na,b,0\n",
         "features": "account_id,balance,opened\na,1,2020-01-01\nb,2\n,3,2020-01-01\n"
         "c,x,2020-01-01\nd,4,soon\ne,5,2020-01-02\n",
         "labels": "id,label,split\na,x,train\na,y,test\nzoe\nb,x,maybe\n",
