@@ -28,6 +28,7 @@ from h3gnn.experiments.scoring import (
 )
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.ids import match_by_id_or_position
+from h3gnn.graphs.order import node_order
 from h3gnn.graphs.profile import local_homophily, simple_edges
 from h3gnn.report.findings import (
     RAW,
@@ -99,7 +100,8 @@ def collect_findings(
     compared = None
     if other is not None:
         compared, embeddings[f"other run: {other[0]}"] = compare_run(model, graph, other[1], other[0])
-    kept = np.unique(np.linspace(0, graph.num_nodes - 1, min(graph.num_nodes, most_nodes)).astype(np.int64))
+    spaced = np.linspace(0, graph.num_nodes - 1, min(graph.num_nodes, most_nodes)).astype(np.int64)
+    kept = np.unique(node_order(graph)[spaced])
     attention = token_attention(model)
     measures = node_measures(model, graph, attention)
     watch("principal directions", 0.0)
@@ -254,7 +256,7 @@ def member_columns(model: H3GNN) -> dict[str, Floats]:
 
 def describe_members(model: H3GNN) -> tuple[Member, ...]:
     """Return each member's last loss, the rank of its columns, and its share of the joined embedding."""
-    some, history = sample_rows(len(model.embedding_)), model.history_
+    some, history = node_order(model.graph_)[sample_rows(len(model.embedding_))], model.history_
     ranks = {
         name: float(effective_rank(torch.from_numpy(columns)[some][None]))
         for name, columns in member_columns(model).items()
