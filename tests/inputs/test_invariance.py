@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from h3gnn import H3GNN, mixed_graph
+from h3gnn.answers.similarity import similar_nodes
 from h3gnn.evaluation.clustering import clustering_accuracy, kmeans_clusters
 from h3gnn.evaluation.projection import project_to_plane
 from h3gnn.experiments.report_data import collect_findings
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import with_splits
-from h3gnn.graphs.order import node_order
+from h3gnn.graphs.order import canonical_graph, node_order
 from tests.inputs.tables import QUICK, command, save
 
 ROWS = 100
@@ -264,3 +265,27 @@ def test_smoothing_does_not_depend_on_the_order_of_rows(seed: int) -> None:
         )
         chosen.append(model.smoothing_)
     assert chosen[0] == chosen[1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_equally_similar_nodes(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    x, ends = draw.normal(size=(12, 3)), np.array([[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]])
+    embedding = np.repeat(np.array([[1, 0], [0, 1], [-1, -1]], dtype=np.float32), 4, axis=0)
+    order = draw.permutation(12)
+    names = np.array([f"n{i}" for i in range(12)], dtype=object)
+    before = check_graph(x, ends, node_ids=names, kind="table")
+    after = check_graph(x[order], np.argsort(order)[ends], node_ids=names[order], kind="table")
+    found = [
+        similar_nodes(graph, rows, np.flatnonzero(graph.node_ids == "n5"), 2)["similar"].tolist()
+        for graph, rows in ((before, embedding), (after, embedding[order]))
+    ]
+    assert found[0] == found[1]
+    assert {*found[0]} < {"n4", "n6", "n7"}
+
+
+@pytest.mark.parametrize("kind", ["dataset", "generated"])
+def test_benchmark_graphs_keep_their_order(kind: Any) -> None:
+    graph = check_graph(np.random.default_rng(0).normal(size=(20, 3)), np.array([[0, 1], [1, 2]]), kind=kind)
+    assert node_order(graph).tolist() == list(range(20))
+    assert canonical_graph(graph) is graph

@@ -357,3 +357,28 @@ def test_several_kinds_of_edges_allow_several_kinds_of_pairs() -> None:
     pairs = np.array([[0, 0, 3, 0, 3], [2, 3, 4, 5, 5]])
     assert around.allowed(pairs).tolist() == [True, True, False, False, False]
     assert not around.between
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("kind", ["numbers", "text"])
+def test_a_column_that_matches_all_ends_is_named(tmp_path: Path, form: str, kind: str) -> None:
+    count = 300
+    new = [f"p{i}" if kind == "text" else 10_000 + i for i in range(count)]
+    table = pd.DataFrame({"id": range(count), "new_id": new, "size": np.arange(count) / 8})
+    features = save(table, tmp_path / "nodes", form)
+    edges = pd.DataFrame({"source": new[:-1], "target": new[1:]})
+    path = save(edges, tmp_path / "edges", form)
+    with rejects("node-unknown") as caught:
+        read_graph(path, features=features)
+    assert f"column new_id of {features} matches all ends: --id-column new_id" in caught.message
+    assert len(caught.message) < 500
+    assert read_graph(path, features=features, id_column="new_id").num_nodes == count
+
+
+def test_no_column_is_named_if_none_matches_all_ends(tmp_path: Path) -> None:
+    table = pd.DataFrame({"id": [1, 2, 3], "code": [11, 12, 13], "size": [1.5, 2.0, 2.5]})
+    features = save(table, tmp_path / "nodes")
+    path = save(pd.DataFrame({"source": [11, 12], "target": [12, 14]}), tmp_path / "edges")
+    with rejects("node-unknown") as caught:
+        read_graph(path, features=features)
+    assert "matches all ends" not in caught.message

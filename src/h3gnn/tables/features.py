@@ -14,7 +14,7 @@ import pandas as pd
 from h3gnn.errors import GraphError, shortened
 from h3gnn.graphs.checks import SPLIT_NAMES
 from h3gnn.graphs.formats import ARRAY_SUFFIXES, array_place, read_array
-from h3gnn.graphs.ids import one_kind
+from h3gnn.graphs.ids import NodeIndex, one_kind
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.files import Problems
 from h3gnn.tables.frames import is_table, numbers_of_table
@@ -118,6 +118,18 @@ def _load(path: Any, options: FeatureOptions) -> Loaded:
         return _assign_roles(table, options, loaded.is_unique), loaded
     roles = open_features(path, options)
     return roles, roles.table.load((roles.key, *roles.chosen))
+
+
+def id_columns(paths: Sequence[Any], options: FeatureOptions, wanted: Ids) -> list[tuple[Path, str]]:
+    """Return the columns of tables of features, and their files, that hold each of the wanted ids once."""
+    index, found = NodeIndex(wanted), []
+    for roles, loaded in (_load(path, replace(options, chosen=None)) for path in paths):
+        for at, name in enumerate(roles.table.names):
+            nodes = loaded.find(at, index)
+            nodes = nodes[nodes >= 0]
+            if nodes.size == wanted.size == np.unique(nodes).size:
+                found.append((roles.table.path, name))
+    return found
 
 
 def read_vectors(path: str | Path) -> FeatureFile:

@@ -23,7 +23,7 @@ from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.structural import build_graph
 from h3gnn.graphs.targets import AUTO
 from h3gnn.tables.edges import EdgeRows, EdgeTable, join_edges, open_edges, read_rows, unknown_ids
-from h3gnn.tables.features import FeatureFile, FeatureOptions, read_features
+from h3gnn.tables.features import FeatureFile, FeatureOptions, id_columns, read_features
 from h3gnn.tables.infer import NULL_WORDS
 from h3gnn.tables.labels import LabelColumn, read_labels
 from h3gnn.tables.leaks import Target
@@ -298,7 +298,12 @@ def read_graph(
         found = labels_of_features(nodes, columns, task) if found is None else found
     if not edges_first:
         known = nodes.ids if unknown_nodes == "error" else None
-        tables, rows = _read_edges(tables, known, nodes.path, rules, links=with_links)
+        try:
+            tables, rows = _read_edges(tables, known, nodes.path, rules, links=with_links)
+        except GraphError as error:
+            if error.code == "node-unknown" and nodes.named:
+                _name_id_column(tables, rules, _listed(features), options)
+            raise
     links = partial(read_link_columns, declared=columns or {}, wanted=link_columns)
     return _join(tables, rows, nodes, found, label_table, rules, links)
 
@@ -309,6 +314,21 @@ def _read_edges(
     """Return the tables with their final roles, and their rows."""
     read = [read_rows(one, known, known_by, rules, links=links) for one in tables]
     return [table for table, _ in read], [rows for _, rows in read]
+
+
+def _name_id_column(
+    tables: Sequence[EdgeTable], rules: EdgeRules, features: Sequence[Any], options: FeatureOptions
+) -> None:
+    """Raise with the columns of the features that match all ends of the edges, if there are any."""
+    ends = one_kind([end for one in tables for end in read_rows(one, None, None, rules)[1].ids])
+    wanted = np.asarray(pd.unique(ends))
+    if found := id_columns(features, options, wanted):
+        names = " and ".join(f"column {name} of {path}" for path, name in found)
+        raise GraphError(
+            f"{tables[0].table.path}: not all {wanted.size:,} nodes of the edges are in the column "
+            f"of the ids of the features; {names} matches all ends: --id-column {found[0][1]}",
+            code="node-unknown",
+        )
 
 
 def _listed(paths: Paths) -> list[Any]:
