@@ -80,6 +80,7 @@ def test_a_certain_header_is_found(tmp_path: Path, text: str, expected: str) -> 
         "from,to\nthe,of\nof,from\n",  # the edges of words in a text
         "source,target\na,b\nsource,target\nb,c\n",  # two files in one
         "source,target,5\na,b,3\nb,c,4\n",
+        "0,1,2\n5,7,1.5\n7,9,2.5\n9,5,1\n",  # pandas without names, or an edge of weight 2
     ],
 )
 def test_words_above_words_are_a_question(tmp_path: Path, text: str) -> None:

@@ -77,7 +77,8 @@ def find_header(rows: Sequence[Row], role: str, expected: Sequence[str], path: P
         return True
     if numbers and len(numbers) < len(numeric):
         _ask(first, path)
-    if counted and 0 not in numeric and role == "features" and _may_be_names(numbers):
+    only_counts = role == "edges" and len(numbers) == len(first) and numbers[0] == "0"  # pandas without names
+    if counted and _may_be_names(numbers) and (only_counts or (role == "features" and 0 not in numeric)):
         _ask(first, path)
     if numeric or any(map(_is_gap, first)):  # no column is called NA
         return bool(numeric) and not numbers

@@ -20,7 +20,7 @@ import pandas as pd
 
 from h3gnn.errors import GraphError, InputError, shortened
 from h3gnn.tables.files import check_file, check_table_memory, reading, split_line
-from h3gnn.tables.headers import find_header
+from h3gnn.tables.headers import find_delimiter, find_header
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".dat", ".asc", ".txt")
 FILE_SUFFIXES = (*TEXT_SUFFIXES, ".json", ".jsonl", ".parquet", ".pq", ".xlsx")
@@ -425,6 +425,7 @@ def _read_text(path: Path) -> tuple[pd.DataFrame, list[str]]:
     if not lines:
         raise GraphError("it has no row", code="table-empty")
     mark = next((one for one in MARKS if one in lines[0]), ",")
+    mark = find_delimiter(lines, path) if mark == "," and mark in lines[0] else mark
     if len(mark) > 1:
         content, lines = content.replace(mark.encode(), UNIT), [line.replace(mark, "\x1f") for line in lines]
         mark = "\x1f"
