@@ -10,13 +10,14 @@ import pandas as pd
 import pytest
 import torch
 
-from h3gnn import Graph, read_graph
+from h3gnn import H3GNN, Graph, prepare_graph, read_graph
 from h3gnn.answers.extend import add_nodes, read_new_nodes
 from h3gnn.answers.links import Neighbourhood, find_links
 from h3gnn.storage.graphs import graph_description, graph_from_tensors, graph_tensors
 from h3gnn.storage.schema import FieldError
-from h3gnn.tables.node_types import type_name, types_of_ends
-from tests.inputs.tables import repairs, save
+from h3gnn.tables.node_types import type_name, types_in_ids, types_of_ends
+from h3gnn.tables.read import labels_of_nodes
+from tests.inputs.tables import QUICK, command, repairs, save
 from tests.rejects import rejects
 
 
@@ -382,3 +383,51 @@ def test_no_column_is_named_if_none_matches_all_ends(tmp_path: Path) -> None:
     with rejects("node-unknown") as caught:
         read_graph(path, features=features)
     assert "matches all ends" not in caught.message
+
+
+@pytest.mark.parametrize("bipartite", [None, True, False])
+def test_a_graph_on_disk_has_one_type(tmp_path: Path, bipartite: bool | None) -> None:
+    features = save(pd.DataFrame({"id": [1, 2, 3, 4], "size": [1.5, 2.0, 2.5, 4.0]}), tmp_path / "features")
+    path = save(RATINGS, tmp_path / "ratings")
+    if bipartite is not False:
+        with rejects("node-types-ambiguous"):
+            prepare_graph(path, features, tmp_path / "out", bipartite=bipartite)
+    graph = prepare_graph(path, features, tmp_path / "out", bipartite=False)
+    assert (graph.num_nodes, graph.num_edges) == (4, 5)
+
+
+def test_different_ids_are_no_question_on_disk(tmp_path: Path) -> None:
+    features = save(pd.DataFrame({"id": range(1, 8), "size": np.arange(7) / 4}), tmp_path / "features")
+    path = save(RATINGS.assign(movieId=RATINGS["movieId"] + 3), tmp_path / "ratings")
+    assert prepare_graph(path, features, tmp_path / "out").num_nodes == 7
+
+
+@pytest.mark.parametrize("flag", ["--two-types", "--one-type"])
+def test_the_question_of_a_command_is_answered_by_its_options(tmp_path: Path, flag: str) -> None:
+    edges = save(taste(8, 9), tmp_path / "ratings")
+    code, found, text = command("fit", "--edges", edges, *QUICK, "--out", tmp_path / "run")
+    assert (code, found["error"]["code"]) == (1, "node-types-ambiguous")
+    assert flag in text
+    code, found, text = command("fit", "--edges", edges, flag, *QUICK, "--out", tmp_path / "run")
+    assert code == 0, text
+    model = H3GNN.load(tmp_path / "run")
+    assert model.graph_.num_nodes == (17 if flag == "--two-types" else 9)
+    assert (model.graph_.node_types is None) == (flag == "--one-type")
+    if flag == "--two-types":
+        code, _, text = command("links", tmp_path / "run", "--check", "none", "--out", tmp_path / "links.csv")
+        assert code == 0, text
+        assert kinds_of(pd.read_csv(tmp_path / "links.csv")) == {frozenset(("user", "movie"))}
+        code, _, text = command("similar", tmp_path / "run", "movie:3", "--k", "2")
+        assert code == 0, text
+
+
+@pytest.mark.parametrize("bipartite", [False, True])
+def test_labels_that_arrive_later_are_joined_by_type(tmp_path: Path, bipartite: bool) -> None:
+    graph = ratings(tmp_path, bipartite=bipartite)
+    labels = save(pd.DataFrame({"movieId": [1, 2, 3], "label": ["a", "b", "a"]}), tmp_path / "labels")
+    ids, types = graph.node_ids, types_in_ids(graph)
+    known, _ = labels_of_nodes(
+        labels, ids, tmp_path, None, None, {"header": None, "delimiter": None}, types=types
+    )
+    wanted = ["movie:1", "movie:2", "movie:3"] if bipartite else [1, 2, 3]
+    assert ids[known["labels"] >= 0].tolist() == wanted

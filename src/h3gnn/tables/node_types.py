@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,20 @@ def ids_of_ends(ids: list[Ids], columns: Sequence[str], file: str, *, bipartite:
                 code="node-types-ambiguous",
             )
     return ids
+
+
+def check_one_type(columns: Sequence[str], path: Path, shared: int, *, bipartite: bool | None) -> None:
+    """Reject two types of nodes that share ids in tables of a graph on disk, where ids are not rewritten."""
+    first, second = types_of_ends(columns)
+    if not bipartite and (bipartite is False or not shared or first == second):
+        return
+    what = f"{shared:,} ids occur in both" if shared else "a graph on disk keeps ids as they are"
+    raise GraphError(
+        f"{path}: {columns[0]} and {columns[1]}: {what}; if these are different nodes, give them different "
+        f"ids in the tables, such as {first or 'source'}:1 and {second or 'target'}:1; if both columns "
+        "hold the same nodes, say so (--one-type, bipartite=False)",
+        code="node-types-ambiguous",
+    )
 
 
 def with_type(ids: Ids, name: str) -> Ids:
