@@ -52,6 +52,7 @@ from h3gnn.tables.edges import FIX_COLUMN, FIX_WEIGHT, EdgeTable, open_edges
 from h3gnn.tables.features import FeatureOptions, FeatureTable, open_features
 from h3gnn.tables.files import MOST_SHOWN, Problems
 from h3gnn.tables.leaks import Target, check_leaks, is_same_target
+from h3gnn.tables.node_types import check_one_type
 from h3gnn.tables.plan import plain_plan
 from h3gnn.tables.read import LabelTable, open_labels
 from h3gnn.tables.reader import (
@@ -98,6 +99,7 @@ def prepare_graph(
     header: bool | None = None,
     delimiter: str | None = None,
     link_columns: str | bool | LinkPlan = "auto",
+    bipartite: bool | None = None,
     memory: int | None = None,
     progress: Progress = lambda stage, share: None,
 ) -> MappedGraph:
@@ -114,7 +116,7 @@ def prepare_graph(
         columns: the kinds of some columns of the edges; those of the others follow from the first rows.
         labels: CSV, TSV or Parquet: one node per row, with its class or number and perhaps its splits; read
             as a whole. Without splits, ten are drawn.
-        task, link_columns: see `read_graph`.
+        task, link_columns, bipartite: see `read_graph`; ids of two types must differ in the tables.
         memory: limit for joining and sorting in bytes; None for half of the available memory. Blocks of
             features and labels add to it.
         progress: called with each stage and its finished share.
@@ -126,6 +128,7 @@ def prepare_graph(
     out.parent.mkdir(parents=True, exist_ok=True)
     style: dict[str, Any] = {"header": header, "delimiter": delimiter}
     table = open_edges(edges, source_column, target_column, weight_column, style)
+    check_one_type(table.columns.ends, table.table.path, 0, bipartite=bipartite)
     table, links = open_links(table, link_columns, columns or {})
     label_table = None
     if labels is not None:
@@ -135,6 +138,9 @@ def prepare_graph(
     with work_folder(out, _made_of(table, source, links, style), memory) as work:
         stored, sums = _feature_stage(work, source, progress)
         _edge_stage(work, links, source.path, sums.rows, progress)
+        both = "SELECT count(*) FROM (SELECT source FROM edges INTERSECT SELECT target FROM edges)"
+        shared = work.run(both)[0][0] if bipartite is None else 0
+        check_one_type(table.columns.ends, table.table.path, shared, bipartite=bipartite)
         count, merged = _sort_stage(work, sums.rows, progress, weighted=bool(table.weight))
         repairs = [*source.repairs, *table.repairs, *([duplicate_edges(merged)] if merged else [])]
         about: dict[str, Any] = {} if stored is None else {"stored": stored}
