@@ -39,7 +39,7 @@ from h3gnn.tables.dates import may_be_compact
 from h3gnn.tables.files import Problems, check_table_memory, reading, rows_of, split_line, text_blocks
 from h3gnn.tables.frames import column_names, counted, is_frame, is_table
 from h3gnn.tables.headers import find_delimiter, find_header
-from h3gnn.tables.infer import NO_ROWS, Cells, Floats, Rows, decode_plain_numbers
+from h3gnn.tables.infer import NO_ROWS, Cells, Floats, Rows, are_codes, decode_plain_numbers
 from h3gnn.tables.numbers import THOUSANDS, may_be_thousands
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".edges", ".edgelist")
@@ -280,8 +280,12 @@ def _finite_numbers(column: Any, *, parse: bool) -> Floats | None:
 
 
 def _has_codes(column: Any) -> bool:
-    """Whether a column of digits holds codes such as 007."""
-    return bool(pc.any(pc.match_substring_regex(column, r"^\s*(0\d|\+\d{9})[\d\s]*$")).as_py())
+    """Whether numbers written as text contain codes such as 007; Arrow rules most cells out."""
+    texts = pc.ascii_trim_whitespace(column)
+    longer = pc.greater(pc.binary_length(texts), 1)
+    zeros = pc.and_(longer, pc.and_not(pc.starts_with(texts, "0"), pc.starts_with(texts, "0.")))
+    likely = texts.filter(pc.or_(zeros, pc.starts_with(texts, "+")))
+    return are_codes(pc.unique(likely).to_pylist())
 
 
 def _may_be_thousands(column: Any) -> bool:
