@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from h3gnn.errors import GraphError, check_choice, shortened
@@ -18,6 +20,7 @@ from h3gnn.graphs.link_columns import (
     DIRECTIONS,
     MISSING,
     OTHER,
+    SUMMARIES,
     LinkColumn,
     LinkColumns,
     LinkPlan,
@@ -25,8 +28,8 @@ from h3gnn.graphs.link_columns import (
 )
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.edges import EdgeRows, Edges, EdgeTable, Index, usable_rows
-from h3gnn.tables.encoders import CategoryEncoder
-from h3gnn.tables.infer import LEAK, Array, Cells, InferredType, parse_types
+from h3gnn.tables.encoders import RARE_SHARE
+from h3gnn.tables.infer import LEAK, Array, Cells, parse_types
 from h3gnn.tables.leaks import Target, kept_leak, leak_reason, link_leaks
 from h3gnn.tables.plan import infer_columns
 from h3gnn.tables.reader import FEW_ROWS, LoadedTable
@@ -35,6 +38,8 @@ from h3gnn.tables.roles import words_in
 MODES = ("auto", "yes", "no")
 MOST_SHARES = 20
 """Values of a category whose shares are link columns."""
+SAMPLE = 50_000
+"""Evenly spaced rows from which the kinds of columns are inferred."""
 CODES = r"^\s*0\d"
 """A cell that begins so may be a code written in digits."""
 Values = dict[str, npt.NDArray[Any]]
@@ -122,21 +127,30 @@ def infer_links(
     """Infer what each further column of an edge table holds, and decode those that are used."""
     loaded, at_of = rows.loaded, _positions(edges)
     assert loaded is not None
-    columns, values = [], Values()
+    columns, values = list[LinkColumn](), Values()
     weight = [one for one, at in at_of.items() if at in edges.weight]
     for one in weight:
         assert rows.weight is not None
         columns.append(_weight_column(one, rows.weight))
         values[one] = rows.weight
-    frame = pd.DataFrame({one: _series(loaded, at) for one, at in at_of.items() if one not in weight})
+    count = len(loaded.columns[edges.ends[0]])
+    chosen = np.linspace(0, count - 1, min(count, SAMPLE)).astype(np.int64)
+    frame = pd.DataFrame({one: _sample(loaded, at, chosen) for one, at in at_of.items() if one not in weight})
     own = parse_types({one: kind for one, kind in declared.items() if one in frame})
-    inferred = infer_columns(frame, own, lambda row, name: loaded.place(row, at_of[name]), loaded.problems)
+
+    def place(row: int, name: str) -> str:
+        return loaded.place(int(chosen[row]), at_of[name])
+
+    inferred = infer_columns(frame, own, place, loaded.problems)
     loaded.problems.check()
-    for one, (found, cells) in inferred.items():
-        column = _column(one, found, cells)
+    for one, (found, _) in inferred.items():
+        column = LinkColumn(one, found.kind, found.form, found.reason, found.declared)
+        if found.kind in SUMMARIES:
+            read = decode_column(column, loaded, at_of[one])
+            column = _checked(column, read)
+            values |= {one: _coded(column, read)} if column.summaries else {}
         columns.append(column)
-        if column.summaries:
-            values[one] = _coded(column, cells.decode(column.kind, column.form)[0])
+    loaded.problems.check()
     return LinkRows(LinkTable(name, directions, tuple(columns)), values)
 
 
@@ -152,29 +166,35 @@ def _positions(edges: EdgeTable) -> dict[str, int]:
     return dict(zip(edges.table.unique_names(chosen), chosen, strict=True))
 
 
-def _series(loaded: LoadedTable, at: int) -> Any:
-    """Return a column as a Series; of a text file, one of plain numbers as numbers."""
-    if loaded.table.delimiter is not None and "date" not in words_in(loaded.table.names[at]):
-        codes = pc.any(pc.match_substring_regex(loaded.columns[at], CODES)).as_py()
-        numbers = None if codes else loaded.numbers([at])
-        if numbers is not None:
-            return pd.Series(numbers[:, 0])
-    return loaded.frame([at]).iloc[:, 0]
+def _sample(loaded: LoadedTable, at: int, rows: Index) -> Any:
+    """Return some rows of a column as a Series; of a text file, plain numbers as numbers."""
+    numbers = _plain_numbers(loaded, at) if "date" not in words_in(loaded.table.names[at]) else None
+    if numbers is not None:
+        return pd.Series(numbers[rows])
+    return replace(loaded, columns={at: loaded.columns[at].take(rows)}).frame([at]).iloc[:, 0]
 
 
-def _column(name: str, found: InferredType, cells: Cells) -> LinkColumn:
-    """Return the plan of one column; one that tells nothing in aggregate is left out."""
-    column = LinkColumn(name, found.kind, found.form, found.reason, found.declared)
-    if found.kind == "category":
-        values = cells.decode("category")[0]
-        kept = (CategoryEncoder.fit(values).kept or [])[:MOST_SHARES]
-        return replace(column, kept=tuple(kept))
-    if found.kind == "number":
-        values = cells.decode(found.kind, found.form)[0]
-        if np.isnan(values).all():
-            return replace(column, kind="constant", reason="no cell is a number")
-        if not found.declared and _counts_rows(values):
-            return replace(column, kind="identifier", reason="it counts the rows")
+def _plain_numbers(loaded: LoadedTable, at: int) -> Array | None:
+    """Return the numbers of a column of a text file, NaN for empty cells; None if it holds other cells."""
+    column = loaded.columns[at]
+    if loaded.table.delimiter is None or pc.any(pc.match_substring_regex(column, CODES)).as_py():
+        return None
+    empty = pc.equal(pc.utf8_trim_whitespace(column), "")
+    numbers = replace(loaded, columns={at: pc.if_else(empty, "0", column)}).numbers([at])
+    return None if numbers is None else np.where(empty.to_numpy(), np.nan, numbers[:, 0])
+
+
+def _checked(column: LinkColumn, values: Array) -> LinkColumn:
+    """Return a column with its frequent values; one whose values tell nothing in summary is left out."""
+    if column.kind == "category":
+        counts = Counter(one for one in values if one is not None)
+        least = max(1, int(RARE_SHARE * len(values)))
+        ordered = sorted(counts, key=lambda one: (-counts[one], one))[:MOST_SHARES]
+        return replace(column, kept=tuple(one for one in ordered if counts[one] >= least))
+    if np.isnan(values).all():
+        return replace(column, kind="constant", reason=f"no cell is a {column.kind}")
+    if column.kind == "number" and not column.declared and _counts_rows(values):
+        return replace(column, kind="identifier", reason="it counts the rows")
     return column
 
 
@@ -189,16 +209,28 @@ def _coded(column: LinkColumn, values: Array) -> Array:
     """Return numbers unchanged, and words of a category as codes."""
     if column.kind != "category":
         return values
+    rows, words = pd.factorize(values)
     codes = {one: code for code, one in enumerate(column.kept)}
-    return np.array([MISSING if one is None else codes.get(one, OTHER) for one in values], dtype=np.int64)
+    return np.array([*(codes.get(one, OTHER) for one in words), MISSING], dtype=np.int64)[rows]
 
 
 def decode_column(column: LinkColumn, loaded: LoadedTable, at: int) -> Array:
-    """Return the values of a fitted column in another table; cells that cannot be read become problems."""
-    series = _series(loaded, at) if column.kind == "number" else loaded.frame([at]).iloc[:, 0]
-    values, unreadable = Cells(series).decode(column.kind, column.form)
+    """Return numbers, days or words of all rows; cells that cannot be read become problems."""
+    if column.kind == "number" and column.form in ("", "plain"):
+        numbers = _plain_numbers(loaded, at)
+        if numbers is not None:
+            return numbers
+    cells, rows = loaded.columns[at], None
+    if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):  # each text is decoded once
+        encoded = pa.chunked_array([cells.combine_chunks().dictionary_encode()])
+        rows = encoded.chunk(0).indices.fill_null(-1).to_numpy()
+        cells = pa.chunked_array([pa.concat_arrays([encoded.chunk(0).dictionary, pa.nulls(1, cells.type)])])
+    found = Cells(replace(loaded, columns={at: cells}).frame([at]).iloc[:, 0])
+    values, unreadable = found.decode(column.kind, column.form)
+    if rows is not None:
+        values, unreadable = values[rows], np.flatnonzero(np.isin(rows, unreadable))
     for row in unreadable.tolist() if not column.declared else ():
-        what = f"{str(series.iloc[row])!r} is not a {column.kind}"
+        what = f"{str(loaded.columns[at][row]).strip()!r} is not a {column.kind}"
         loaded.add(row, at, what, "correct the cell", "cell-unreadable")
     return values
 
