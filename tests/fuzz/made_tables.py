@@ -284,7 +284,7 @@ class Classes:
 
 
 def make_classes(chance: Chance, rows: int) -> Classes:
-    kind = str(chance.choice(["words", "codes", "floats", "numbers", "negative", "cases", "yes"]))
+    kind = str(chance.choice(["words", "codes", "floats", "numbers", "negative", "cases", "yes", "marks"]))
     drawn = chance.integers(0, 3, rows).tolist()
     drawn[:3] = [0, 1, 2]
     cells = {
@@ -295,15 +295,16 @@ def make_classes(chance: Chance, rows: int) -> Classes:
         "negative": [["-1", "0", "1"][one] for one in drawn],
         "cases": [["Fraud", "fraud", "ok"][one] for one in drawn],
         "yes": [["yes", "no", "no"][one] for one in drawn],
+        "marks": [["yes", "no", "?"][one] for one in drawn],
     }[kind]
     values: list[Any] = [*cells]
     if kind == "floats":
         values = [str(int(float(one))) for one in cells]
-    gap = str(chance.choice(GAPS[:8]))
+    gap = str(chance.choice(["", "NA", "NaN", "n/a", "null", "None"]))
     for row in range(4, rows):
         if chance.random() < 0.15:
             values[row], cells[row] = None, gap
-    return Classes(values, cells, "open" if kind in ("negative", "cases") else kind)
+    return Classes(values, cells, "open" if kind in ("negative", "cases", "marks") else kind)
 
 
 @dataclass(frozen=True)

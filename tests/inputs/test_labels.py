@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 
 from h3gnn import as_graph, read_graph
-from h3gnn.errors import InputError
+from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.targets import with_task
+from h3gnn.tables.labels import read_labels
 from tests.inputs.tables import FORMATS, ring, save
 from tests.rejects import rejects
 
@@ -240,3 +241,29 @@ def test_objects_with_fractions_have_targets() -> None:
         check_graph(np.eye(2), np.zeros((2, 0), int), labels=[0, 1], targets=[0.5, 1])
     with rejects("target-not-finite"):
         check_graph(np.eye(2), np.zeros((2, 0), int), targets=[0.5, np.inf])
+
+
+@pytest.mark.parametrize("word", ["?", "-", "unknown", "Missing"])
+@pytest.mark.parametrize("words", [("yes", "no"), ("0", "1"), ("a", "b")])
+def test_a_class_that_may_mean_unknown_is_a_question(word: str, words: tuple[str, str]) -> None:
+    cells = [*words, word] * 4
+    with rejects("label-missing-word", GraphError):
+        read_labels(cells, "y")
+    assert word in read_labels(cells, "y", task="classification").class_names
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [f"2020-01-{day:02d}" for day in range(1, 25)],
+        [f"{1000 + 37 * row:,}" for row in range(24)],
+        [f"{'$€'[row % 2]}{row}" for row in range(24)],
+        [f"w{row}" for row in range(24)],
+    ],
+    ids=["dates", "thousands", "units", "words"],
+)
+def test_a_class_for_almost_every_row_is_a_question(cells: list[str]) -> None:
+    with pytest.raises(GraphError) as error:
+        read_labels(cells, "y")
+    assert error.value.code in ("label-almost-unique", "number-ambiguous", "units-mixed")
+    assert len(read_labels(cells, "y", task="classification").class_names) == 24

@@ -108,6 +108,12 @@ def _class_values(
 ) -> list[int | float | str | None]:
     """Return the class of each row, integers and fractions as numbers, None where it is missing."""
     known = [text for text in texts if text is not None]
+    if not declared and (words := sorted({text for text in known if is_missing_word(text)})):
+        raise GraphError(
+            f"{name} contains {words[0]!r}, which may be a class or mean that the class is unknown; empty "
+            "these cells if it is unknown, or read it as a class with --task classification",
+            code="label-missing-word",
+        )
     if known and all(NUMBER.fullmatch(text) for text in known):
         numbers = {float(text) for text in known}
         if not declared and min(numbers) < 0 and 0 in numbers:
@@ -137,7 +143,7 @@ def _check_words(distinct: set[str], count: int, name: str, *, declared: bool) -
                 "alike if they are one class, or rename one of them",
                 code="classes-differ-in-case",
             )
-    if not declared and count >= MANY_ROWS and len(distinct) > max(MOST_CLASSES, 0.5 * count):
+    if not declared and count >= MANY_ROWS and len(distinct) > 0.5 * count:
         raise GraphError(
             f"{name} has {len(distinct):,} distinct values in {count:,} rows, too many for classes; name "
             "another column (--label-column), or read them as classes with --task classification",
