@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from h3gnn import mixed_graph
 from h3gnn.cli.app import app
 from h3gnn.errors import InputError
 from h3gnn.experiments import compare as comparing
@@ -49,6 +50,7 @@ def after(failures: dict[str, Finished], monkeypatch: pytest.MonkeyPatch, *argum
             yield failures.get(task) or attempt(task, work, partial(watch, task))
 
     monkeypatch.setattr(comparing, "in_processes", instead)
+    monkeypatch.setattr("h3gnn.graphs.synthetic.mixed_graph", partial(mixed_graph, 80, words=20))
     line = ("compare", "synthetic", "--methods", "raw,smoothed,s2gc", "--quick", "--jobs", 2, *arguments)
     return CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(one) for one in line])
 

@@ -82,8 +82,9 @@ def ids_of_ends(ids: list[Ids], columns: Sequence[str], file: str, *, bipartite:
             raise GraphError(
                 f"{file}: {columns[0]} and {columns[1]} name different things, and {both.size:,} ids occur "
                 f"in both, such as {quoted(both[0])}. If these are different nodes, read them as two types, "
-                f"{types[0]}:{both[0]} and {types[1]}:{both[0]} (--two-types; in Python, bipartite=True); if "
-                "both columns hold the same nodes, say so (--one-type, bipartite=False)",
+                f"{types[0]}:{both[0]} and {types[1]}:{both[0]} (--two-types, in Python "
+                "read_graph(bipartite=True)); if both columns hold the same nodes, say so (--one-type, "
+                "bipartite=False)",
                 code="node-types-ambiguous",
             )
     return ids
