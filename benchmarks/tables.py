@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from benchmarks import anomalies, comparisons, defaults, new_nodes, waiting
+from benchmarks import anomalies, comparisons, defaults, link_counts, new_nodes, waiting
 
 ROOT = Path(__file__).parent.parent
 RESULTS, DOCUMENTS = ROOT / "benchmarks" / "results", ROOT / "docs"
@@ -249,6 +249,7 @@ PIECES: dict[str, Callable[[], str]] = {
     "divided": divided,
     "scale_accuracy": scale_accuracy,
     "page": lambda: table([row | {"nodes": f"{row['nodes']:,}"} for row in stored("page")["rows"]], OPENED),
+    "link_counts": lambda: link_counts.table(stored("link_counts")),
     "defaults": lambda: defaults.table(stored("defaults")["runs"], defaults.VARIANTS),
     "sizes": sizes,
     "comparisons": lambda: comparisons.table(stored("comparisons")["graphs"]),

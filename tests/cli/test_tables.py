@@ -94,7 +94,8 @@ def test_inspect_fit_and_embed_the_fraud_tables(tmp_path: Path) -> None:
     printed = call("inspect", *graph)
     lines = [line for line in printed.splitlines() if " -> " in line]
     assert [line.split()[0] for line in lines] == [
-        *("country", "opened", "balance", "account_type", "memo", "is_fraud")
+        *("country", "opened", "balance", "account_type", "memo", "is_fraud", "transactions"),
+        *("transactions.tx_id", "transactions.amount", "transactions.booked"),
     ]
     assert "edges run from from_account to to_account" in printed
     profile = call("inspect", *graph, "--repeated", "count", "--json")
