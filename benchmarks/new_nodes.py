@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from h3gnn.answers.prediction import NodePredictor, Rule
 from h3gnn.estimator import H3GNN
+from h3gnn.evaluation.heads import Basis, LinearHead, Pool, Rows, Target
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.datasets import load
 from h3gnn.graphs.graph import Graph
@@ -46,8 +46,14 @@ def part(graph: Graph, nodes: npt.NDArray[np.int64]) -> Graph:
 def accuracy(embedding: Floats, labels: npt.NDArray[np.int64], old: int, asked: Floats) -> float:
     """Return the share of new nodes whose class a classifier of half of the old ones predicts."""
     chosen = np.arange(0, old, 2)
-    predicted = NodePredictor(embedding, chosen, labels[chosen], int(labels.max()) + 1, Rule())(asked)
-    return float((predicted.classes == labels[old:]).mean())
+    target = Target(labels[chosen], int(labels.max()) + 1)
+    head = LinearHead(Basis(embedding, chosen), target, "logistic regression")
+    folds = [np.arange(at, len(chosen), 3) for at in range(3)]
+    trains = [np.setdiff1d(np.arange(len(chosen)), fold) for fold in folds]
+    held_out = np.concatenate(head.held_out(trains, folds), axis=1)
+    variant = Pool.fit([held_out], target.of(np.concatenate(folds))).variants[0]
+    predicted = head.fit(variant)(Rows(asked, asked[:, :0], np.arange(len(asked))))
+    return float((predicted.argmax(axis=1) == labels[old:]).mean())
 
 
 def cosine(left: Floats, right: Floats) -> float:

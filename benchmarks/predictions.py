@@ -30,7 +30,7 @@ from sklearn import metrics
 from benchmarks.prediction_cases import CASES, Case, Integers, Problem, draw
 from benchmarks.rivals import RIVALS, Table
 from h3gnn.answers.extend import read_new_nodes
-from h3gnn.answers.prediction import Rule, predict_classes
+from h3gnn.answers.prediction import predict_nodes
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.heads import Target
 from reproduction.files import fingerprint, read_json, rounded, write_json
@@ -39,7 +39,13 @@ from reproduction.origin import made_with
 RESULTS = Path(__file__).parent / "results" / "predictions.json"
 DRAWS, DEVELOPMENT = 5, 1000
 """Number of draws, and the first seed of those for development."""
-HEADS = {"predict": "`h3gnn predict`"}
+HEADS = {
+    "predict": "`h3gnn predict`",
+    "head-logistic": "`--head logistic`",
+    "head-boosting": "`--head boosting`",
+    "head-blend": "`--head blend`",
+}
+"""The methods of `h3gnn predict`: the default, and each other `--head`."""
 METHODS = {**HEADS, **{name: title for name, (title, _) in RIVALS.items()}}
 Floats = npt.NDArray[np.float64]
 Cell = dict[str, Any]
@@ -104,7 +110,7 @@ class Running:
         if method in HEADS:
             _ = self.model  # fitting is not part of the time
         started = time.perf_counter()
-        predicted = self._ours(nodes) if method in HEADS else self._rival(method, nodes)
+        predicted = self._ours(method, nodes) if method in HEADS else self._rival(method, nodes)
         seconds = round(time.perf_counter() - started, 1)
         rest = problem.truth >= 0 if problem.classes else ~np.isnan(problem.truth)
         rest[nodes] = False
@@ -122,20 +128,28 @@ class Running:
         predicted[:, present] = np.exp(found)
         return predicted
 
-    def _ours(self, nodes: Integers) -> Floats:
-        """Return the probabilities of all nodes as `h3gnn predict` writes them."""
+    def _ours(self, method: str, nodes: Integers) -> Floats:
+        """Return the probabilities or numbers of all nodes as `h3gnn predict` writes them."""
         problem, graph = self.problem, self.model.graph_
-        labels = np.full(graph.num_nodes, -1)
+        labels = np.full(graph.num_nodes, -1 if problem.classes else np.nan)
         labels[nodes] = problem.truth[nodes]
+        labels = labels.astype(np.int64) if problem.classes else labels
         extension = None
         if problem.new is not None:
             features, edges = problem.new
             extension = self.model.extend(*read_new_nodes(graph, features, [(None, edges)], reading={}))
-        found = predict_classes(
-            graph, self.model.embedding_, labels, problem.classes, Rule(), extension=extension
+        found = predict_nodes(
+            graph,
+            self.model.embedding_,
+            labels,
+            problem.classes,
+            head=method.removeprefix("head-") if method != "predict" else "auto",
+            extension=extension,
+            measure_importance=False,
         ).table.set_index("node")
-        columns = [f"p_{name}" for name in problem.classes]
-        return found.reindex(problem.graph.node_ids).reindex(columns=columns, fill_value=0.0).to_numpy()
+        columns = [f"p_{name}" for name in problem.classes] or ["number"]
+        rows = found.reindex(problem.graph.node_ids).reindex(columns=columns, fill_value=0.0).to_numpy()
+        return np.asarray(rows if problem.classes else rows[:, 0])
 
 
 def score(measure: str, truth: Any, predicted: Floats) -> dict[str, float]:

@@ -27,7 +27,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler, normalize
 
 from h3gnn.answers.columns import LINKS, NEIGHBOURS, OWN, NodeColumns, walk_step
-from h3gnn.evaluation.heads import FLOOR, PropagationHead, Target, correct_and_smooth
+from h3gnn.evaluation.heads import FLOOR, Target
+from h3gnn.evaluation.propagation import PropagationHead, correct_and_smooth
 from h3gnn.graphs.graph import Graph, scipy_features
 
 Floats = npt.NDArray[np.float64]

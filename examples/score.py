@@ -1,7 +1,7 @@
-"""Hold predictions against the truth: `python examples/score.py predictions.csv fraud/truth.csv`.
+"""Compare predictions with the truth: `python examples/score.py predictions.csv fraud/truth.csv`.
 
-For the worked cases, whose makers know the truth; nobody has it otherwise, and then the held-out scores that
-`h3gnn predict` prints are all there is.
+The truth of the worked cases is known because their data is generated. For real data there are only the
+held-out scores that `h3gnn predict` prints.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ def score(predictions: pd.DataFrame, truth: pd.DataFrame) -> list[str]:
     if known.isna().any():
         raise SystemExit(f"the truth has no row for {known.index[known.isna()][0]}")
     right = predictions["class"].to_numpy() == known.to_numpy()
-    told = ~predictions["cannot_tell"].to_numpy(dtype=bool)
+    unmarked = ~predictions["cannot_tell"].to_numpy(dtype=bool)
     shares = known.value_counts(normalize=True)
     lines = [
         f"{len(known):,} nodes, {shares.iloc[0]:.1%} of them {shares.index[0]}",
         f"accuracy            {right.mean():.3f}",
         f"balanced accuracy   {balanced_accuracy_score(known, predictions['class']):.3f}",
-        f"told                {told.mean():.3f}",
+        f"share unmarked      {unmarked.mean():.3f}",
     ]
-    if told.any():
-        lines.append(f"accuracy where told {right[told].mean():.3f}")
+    if unmarked.any():
+        lines.append(f"accuracy unmarked   {right[unmarked].mean():.3f}")
     if len(shares) == 2:
         rare = shares.index[1]
         is_rare, chance = (known == rare).to_numpy(), predictions[f"p_{rare}"]
@@ -49,12 +49,12 @@ def score(predictions: pd.DataFrame, truth: pd.DataFrame) -> list[str]:
 
 def main() -> None:
     """Print the scores."""
-    parser = argparse.ArgumentParser(description="Hold predictions against the truth.")
+    parser = argparse.ArgumentParser(description="Compare predictions with the truth.")
     parser.add_argument("predictions", type=Path)
     parser.add_argument("truth", type=Path)
-    said = parser.parse_args()
-    read = pd.read_csv if said.predictions.suffix == ".csv" else pd.read_parquet
-    print("\n".join(score(read(said.predictions), pd.read_csv(said.truth))))
+    given = parser.parse_args()
+    read = pd.read_csv if given.predictions.suffix == ".csv" else pd.read_parquet
+    print("\n".join(score(read(given.predictions), pd.read_csv(given.truth))))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # read by `_homes`, too
     from h3gnn.answers.extend import Extension
-    from h3gnn.classifier import NodeClassifier
+    from h3gnn.classifier import NodeClassifier, NodeRegressor
     from h3gnn.encoder.joint import JointEncoder
     from h3gnn.errors import (
         CheckpointError,
@@ -51,7 +51,7 @@ __all__ += ["Graph", "GraphProfile", "as_graph", "load_graph", "mixed_graph", "p
 __all__ += ["MappedGraph", "open_mapped", "prepare_graph", "read_graph", "read_graph_file", "with_splits"]
 __all__ += ["TablePlan", "encode_table"]
 __all__ += ["ProbeResult", "compare_clusters", "kmeans_clusters", "linear_probe"]
-__all__ += ["Extension", "NodeClassifier"]
+__all__ += ["Extension", "NodeClassifier", "NodeRegressor"]
 __all__ += ["CheckpointError", "GraphError", "InputError", "LossError", "ModelFolderError", "RankLostError"]
 __all__ += ["CheckpointWarning", "Checkpoints", "CollapseWarning", "TrainingStopped", "UnfinishedWarning"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from h3gnn.evaluation.heads import FLOOR, PropagationHead, Target, correct_and_smooth, walk
+from h3gnn.evaluation.heads import FLOOR, Target
+from h3gnn.evaluation.propagation import PropagationHead, correct_and_smooth, walk
 
 PATH = np.eye(5) + np.eye(5, k=1) + np.eye(5, k=-1)
 P = PATH / PATH.sum(axis=1, keepdims=True)

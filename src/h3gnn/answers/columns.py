@@ -25,7 +25,7 @@ ROWS = 16_384
 """Nodes read at a time, and the size of the sample from which directions are estimated."""
 OWN, LINKS, NEIGHBOURS, EMBEDDING = PARTS = ("own columns", "link columns", "neighbours", "embedding")
 """Where columns come from, in the order in which the contribution of each is measured."""
-DEGREES = ("incoming edges", "outgoing edges", "neighbours")
+DEGREES = ("number of incoming edges", "number of outgoing edges", "number of neighbours")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ class Directions:
         from sklearn.utils.extmath import randomized_svd
 
         mean = np.asarray(rows.mean(axis=0), dtype=np.float64).ravel()
-        dense = np.asarray(rows.todense() if hasattr(rows, "todense") else rows, dtype=np.float64) - mean
+        dense = np.asarray(
+            rows.todense() if hasattr(rows, "todense") else rows, dtype=np.float32
+        ) - mean.astype(np.float32)
         _, sizes, vectors = randomized_svd(dense, min(count, *dense.shape), random_state=0)
         vectors = vectors[sizes > 1e-6 * max(sizes.max(initial=0), 1e-12)].T
         return cls(mean, vectors * np.sign((vectors**3).sum(axis=0)))
@@ -136,7 +138,7 @@ def _base_columns(graph: GraphLike, components: Directions | None) -> Iterator[C
     if components is not None:
         yield from (Column(f"component {at + 1}", OWN) for at in range(components.vectors.shape[1]))
     elif plan is None or len(plan.names) != graph.num_features:
-        names = graph.feature_names or [f"column {at + 1}" for at in range(graph.num_features)]
+        names = graph.feature_names or [f"feature {at + 1}" for at in range(graph.num_features)]
         yield from (Column(name, OWN, name) for name in names)
     else:
         for feature in plan.features:

@@ -1,4 +1,4 @@
-"""`h3gnn predict`: classes of unlabelled nodes, from the labelled ones."""
+"""`h3gnn predict`: classes or numbers of unlabelled nodes, from the labelled ones."""
 
 from __future__ import annotations
 
@@ -22,8 +22,19 @@ if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.graphs.graph import Graph
 
 _opt = partial(option, panel="Decision")
-HEADINGS = {"told": "share of unmarked nodes", "accuracy_where_told": "accuracy of unmarked nodes"}
+HEADINGS = {
+    "unmarked": "share of unmarked nodes",
+    "accuracy_unmarked": "accuracy of unmarked nodes",
+    "roc_auc": "ROC AUC",
+    "coverage": "share inside the interval",
+    "width": "median width of intervals",
+    "r2": "R²",
+    "mae": "mean absolute error",
+    "rmse": "root mean squared error",
+    "spearman": "rank correlation",
+}
 """Headings of measures that are not named by their keys."""
+MOST_IMPORTANT = 8
 
 
 @partial(takes_graph, without=("graph", "split_columns", "data_dir"))
@@ -32,9 +43,11 @@ def predict(
     run: Annotated[Path, argument("Folder of `h3gnn fit --out`; with --edges, a new folder.", "RUN")],
     out: Annotated[Path, option("The file: .parquet or .csv.")] = Path("predictions.parquet"),
     source: Source,
+    head: Annotated[str, _opt("auto, logistic, boosting or blend: what predicts.")] = "auto",
     class_weight: Annotated[str, _opt("none, or balanced: favours rare classes.")] = "none",
     threshold: Annotated[Text, _opt("Probability of the rarer of two classes; auto learns it.")] = None,
     cannot_tell_below: Annotated[float | None, _opt("Mark less probable classes; default: learned.")] = None,
+    coverage: Annotated[float, _opt("Share of numbers inside their intervals.")] = 0.9,
     labelled_too: Annotated[
         bool, option("Also predict labelled nodes, without their label.", "--all")
     ] = False,
@@ -50,29 +63,37 @@ def predict(
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
-    """Predict the class of every unlabelled node, with calibrated probabilities and held-out scores.
+    """Predict the class or number of every unlabelled node, with held-out scores.
+
+    Linear models, trees and neighbours' labels are pooled by cross-validation. Classes have calibrated
+    probabilities, numbers have intervals. The scores are measured on labelled nodes that no choice has seen.
 
     `h3gnn predict run/ --labels fraud.csv --threshold auto --out predictions.csv`
     """
-    from h3gnn.answers.prediction import Rule, predict_classes
+    from h3gnn.answers.learning import HEADS
+    from h3gnn.answers.prediction import predict_nodes
+    from h3gnn.errors import check_choice
+    from h3gnn.evaluation.decisions import Rule
 
     options.check_table(out)
-    rule = Rule(class_weight, _threshold(threshold), cannot_tell_below)
+    check_choice("head", head, HEADS)
+    rule = Rule(class_weight, _threshold(threshold), cannot_tell_below, coverage)
     settings = {"preset": preset, "epochs": epochs, "set": set_}
     model = _open_or_fit(run, source, settings, seed, device, unfinished)
     labels, names, label_name = _labels(model.graph_, source, run)
-    rule.check(max(2, len(names)))
+    rule.check(max(2, len(names)) if names else 0)
     extension = None
     if new_features is not None or new_edges is not None:
         extension = options.extend_run(model, new_features, new_edges, source.reading())
     with progress() as add, model.embedding_rows() as embedding:
-        bar = add("held-out folds", 1.0)
-        found = predict_classes(
+        bar = add("heads and held-out scores", 1.0)
+        found = predict_nodes(
             model.graph_,
             embedding,
             labels,
             names,
             rule,
+            head,
             extension=extension,
             labelled_too=labelled_too,
             label_name=label_name,
@@ -157,7 +178,11 @@ def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...]
         )
         for repair in repairs:
             say(f"note: {repair.message}")
+        if known["labels"] is None:
+            return known["targets"], (), known["label_name"]
         return known["labels"], known["class_names"], known["label_name"]
+    if graph.targets is not None:
+        return graph.targets.numpy(), (), None
     if graph.labels is None:
         where = "the tables have" if source.edges else f"{run} has"
         column = ", or name a column of the features (--label-column)" if source.edges else ""
@@ -178,16 +203,44 @@ def _report(found: Predictions, graph: Any, out: Path, as_json: bool) -> None:
     for note in found.notes:
         say(f"note: {note}")
     held, positive, rows = summary["held_out"], summary["held_out"]["positive_class"], []
+    errors = held["standard_error"]
     for name, mean in held["mean"].items():
         of = f" of {positive}" if name in ("average_precision", "precision", "recall") else ""
-        spread = f" ± {held['std'][name]:.3f}" if name in held["std"] else ""
+        spread = f" ± {errors[name]:.3f}" if name in errors else ""
         rows.append([HEADINGS.get(name, name.replace("_", " ")) + of, f"{mean:.3f}{spread}"])
-    rows.append(["largest class's share", f"{held['majority_share']:.3f}"])
+    if held["majority_share"] is not None:
+        rows.append(["largest class's share", f"{held['majority_share']:.3f}"])
     title = f"Held-out scores of {found.labelled:,} labelled nodes, {held['folds']} folds"
-    print_table(title, ("measure", "mean ± std"), rows, right=("mean ± std",))
-    counts = ", ".join(f"{name}: {count:,}" for name, count in list(summary["classes"].items())[:8])
-    typer.echo(
-        f"{summary['nodes']:,} nodes ({counts}), {summary['cannot_tell']:,} of them marked as cannot tell"
-    )
+    print_table(title, ("measure", "mean ± standard error"), rows, right=("mean ± standard error",))
+    _report_parts(found, summary["main_measure"])
+    _report_counts(summary)
     typer.echo(found.how)
     echo_written(out)
+
+
+def _report_parts(found: Predictions, main: str) -> None:
+    """Print what each part contributes, and the columns that matter most."""
+    measure, rows = HEADINGS.get(main, main.replace("_", " ")), []
+    for at, one in enumerate(found.scores.contributions):
+        gain = "" if one.gain is None else f"{one.gain:+.3f} ± {one.gain_error:.3f}"
+        rows.append([f"{'+ ' if at else ''}{one.part}", f"{one.score:.3f} ± {one.error:.3f}", gain])
+    if rows:
+        print_table(f"Held-out {measure} by what the heads use", ("part", measure, "gain"), rows)
+    if found.embedding_note:
+        typer.echo(found.embedding_note)
+    important = [
+        [name, f"{mean:.3f} ± {error:.3f}"] for name, mean, error in found.importance if mean > 2 * error
+    ]
+    if important:
+        title = "Permutation importance: increase of the loss when a column is shuffled"
+        print_table(title, ("column", "increase"), important[:MOST_IMPORTANT])
+
+
+def _report_counts(summary: dict[str, Any]) -> None:
+    if "classes" not in summary:
+        typer.echo(f"{summary['nodes']:,} nodes")
+        return
+    classes = list(summary["classes"].items())
+    counts = ", ".join(f"{name}: {count:,}" for name, count in classes[:8]) + (", …" if classes[8:] else "")
+    marked = f"{summary['cannot_tell']:,} of them marked as cannot tell"
+    typer.echo(f"{summary['nodes']:,} nodes ({counts}), {marked}")

@@ -23,14 +23,12 @@ from h3gnn.evaluation.heads import (
     Head,
     LinearHead,
     Pool,
-    PropagationHead,
     Rows,
     Target,
     TreeHead,
-    correct_and_smooth,
 )
+from h3gnn.evaluation.propagation import PropagationHead, correct_and_smooth
 from h3gnn.graphs.graph import Graph
-from h3gnn.resources import map_in_threads
 
 Point = Mapping[str, Any]
 Learner = Callable[[Target, Point], Floats]
@@ -73,7 +71,7 @@ def predict_splits(
         done(1.0)
         return found
 
-    found = map_in_threads(run, zip(work, parts, strict=True), graph.num_nodes)
+    found = [run(job) for job in zip(work, parts, strict=True)]  # see `TreeHead.held_out`
     splits = len(targets)
     tried = [
         Predictions(
