@@ -12,7 +12,8 @@ import torch
 
 from h3gnn import H3GNN, Graph, prepare_graph, read_graph
 from h3gnn.answers.extend import add_nodes, read_new_nodes
-from h3gnn.answers.links import Neighbourhood, find_links
+from h3gnn.answers.links import Neighbourhood, find_links, hide_edges
+from h3gnn.graphs.structural import structural_features
 from h3gnn.storage.graphs import graph_description, graph_from_tensors, graph_tensors
 from h3gnn.storage.schema import FieldError
 from h3gnn.tables.node_types import type_name, types_in_ids, types_of_ends
@@ -431,3 +432,17 @@ def test_labels_that_arrive_later_are_joined_by_type(tmp_path: Path, bipartite: 
     )
     wanted = ["movie:1", "movie:2", "movie:3"] if bipartite else [1, 2, 3]
     assert ids[known["labels"] >= 0].tolist() == wanted
+
+
+def test_hidden_edges_are_not_in_structural_features(tmp_path: Path) -> None:
+    graph = ratings(tmp_path, taste(), bipartite=True)
+    seen, hidden = hide_edges(graph, Neighbourhood(graph.edge_index, graph.num_nodes), seed=0)
+    assert hidden.shape[1] > 20
+    assert torch.equal(seen.features, structural_features(seen.edge_index, graph.num_nodes))
+    scores = find_links(graph, eigenvectors(graph), eigenvectors).scores["random pairs"]
+    assert scores["auc"] < 0.95  # a third of the random pairs are as likely to be edges as the hidden ones
+
+
+def eigenvectors(graph: Graph) -> Any:
+    """Return the features as embedding."""
+    return graph.dense_features().numpy()[:, None, :]

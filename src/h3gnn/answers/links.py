@@ -27,7 +27,7 @@ from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import check_ids
 from h3gnn.graphs.order import node_order, reorder_nodes
-from h3gnn.graphs.structural import simple_adjacency
+from h3gnn.graphs.structural import simple_adjacency, structural_features
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
@@ -282,7 +282,10 @@ def _candidates(embedding: Floats, around: Neighbourhood, queries: Integers | No
 
 
 def hide_edges(graph: Graph, around: Neighbourhood, seed: int) -> tuple[Graph, Integers]:
-    """Return the graph without some edges, and these pairs `[2, pairs]`; every node keeps a neighbour."""
+    """Return the graph without some edges, and these pairs `[2, pairs]`; every node keeps a neighbour.
+
+    Features that are computed from the edges are computed again, since they would contain the hidden ones.
+    """
     random, pairs = np.random.default_rng(seed), around.pairs()
     able = pairs[:, (around.degree[pairs] > 1).all(axis=0)]
     count = min(int(HIDDEN * pairs.shape[1]), MOST_HIDDEN, able.shape[1])
@@ -296,12 +299,14 @@ def hide_edges(graph: Graph, around: Neighbourhood, seed: int) -> tuple[Graph, I
     ends = np.sort(graph.edge_index.numpy(), axis=0)
     keys, gone = (one[0] * graph.num_nodes + one[1] for one in (ends, hidden))
     left = ~np.isin(keys, gone)
+    edges, structural = graph.edge_index[:, torch.from_numpy(left)], graph.provenance.structural
     seen = check_graph(
-        graph.features,
-        graph.edge_index.numpy()[:, left],
+        structural_features(edges, graph.num_nodes) if structural else graph.features,
+        edges,
         edge_weight=None if graph.edge_weight is None else graph.edge_weight.numpy()[left],
         node_ids=graph.node_ids if graph.has_ids else None,
         source=graph.provenance.source,
+        structural=structural,
     )
     kept = {name: getattr(graph, name) for name in ("plan", "feature_names", "node_types", "type_names")}
     return replace(seen, **kept), hidden
@@ -313,6 +318,7 @@ def _learn_head(
     """Return the classifier, its scores, and the number of hidden edges."""
     seen, hidden = hide_edges(graph, around, seed)
     less = Neighbourhood(seen.edge_index, seen.num_nodes, seen.node_types)
+    features = reduced_features(seen, MOST_COLUMNS) if seen.provenance.structural else features
     view = PairFeatures(refit(seen), features, less)
     random = np.random.default_rng(seed + 1)
     teach, test = np.array_split(hidden, 2, axis=1)
