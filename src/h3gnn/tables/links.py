@@ -36,7 +36,7 @@ from h3gnn.tables.reader import FEW_ROWS, LoadedTable
 from h3gnn.tables.roles import words_in
 
 MODES = ("auto", "yes", "no")
-MOST_SHARES = 20
+MOST_SHARES = 10
 """Values of a category whose shares are link columns."""
 SAMPLE = 50_000
 """Evenly spaced rows from which the kinds of columns are inferred."""
