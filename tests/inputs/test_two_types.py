@@ -446,3 +446,17 @@ def test_hidden_edges_are_not_in_structural_features(tmp_path: Path) -> None:
 def eigenvectors(graph: Graph) -> Any:
     """Return the features as embedding."""
     return graph.dense_features().numpy()[:, None, :]
+
+
+def test_predict_joins_labels_by_type(tmp_path: Path) -> None:
+    edges = save(taste(), tmp_path / "ratings")
+    code, _, text = command("fit", "--edges", edges, "--two-types", *QUICK, "--out", tmp_path / "run")
+    assert code == 0, text
+    known = pd.DataFrame({"movieId": range(30), "genre": ["odd" if i % 2 else "even" for i in range(30)]})
+    labels, out = save(known, tmp_path / "genres"), tmp_path / "predictions.csv"
+    code, found, text = command("predict", tmp_path / "run", "--labels", labels, "--out", out)
+    assert code == 0, text
+    assert found["labelled"] == 30
+    table = pd.read_csv(out).set_index("node")["class"]
+    assert {f"movie:{i}" for i in range(30, 40)} <= {*table.index}
+    assert not {f"movie:{i}" for i in range(30)} & {*table.index}

@@ -169,12 +169,14 @@ def _threshold(text: str | None) -> float | str | None:
 def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...], str | None]:
     """Return the labels of a file and the name of their column, else the labels of the graph."""
     if source.labels is not None and not source.edges:
+        from h3gnn.tables.node_types import types_in_ids
         from h3gnn.tables.read import labels_of_nodes
 
         style = {"header": source.header, "delimiter": source.delimiter}
+        task, types = source.task or "auto", types_in_ids(graph)
         columns, drop = (source.label_id_column, source.label_column), source.unknown_nodes == "drop"
         known, repairs = labels_of_nodes(
-            source.labels, graph.node_ids, run, *columns, style, task=source.task or "auto", drop=drop
+            source.labels, graph.node_ids, run, *columns, style, task=task, drop=drop, types=types
         )
         for repair in repairs:
             say(f"note: {repair.message}")
