@@ -286,3 +286,35 @@ def test_the_commands_show_store_and_repeat_link_columns(tmp_path: Path) -> None
     new = save(NEW, tmp_path / "new"), save(new_edges(), tmp_path / "new-edges")
     run("embed", tmp_path / "run", "--new-features", new[0], "--new-edges", new[1], "--out", output)
     assert len(pd.read_parquet(output)) == len(NEW)
+
+
+def test_rows_that_are_no_edges_are_not_counted() -> None:
+    table = pd.DataFrame({"source": list("aab"), "target": list("bcz"), "amount": [1.5, 5.0, 9.0]})
+    accounts = pd.DataFrame({"id": list("abc"), "age": [1.0, 2.0, 4.0]})
+    found = links_of(read_graph(table, features=accounts, unknown_nodes="drop"))
+    wanted = links_of(read_graph(table[:2], features=accounts))
+    assert np.array_equal(found.values, wanted.values)
+    weighted = table[:2].assign(weight=[2.0, -1.0])
+    dropped = links_of(read_graph(weighted, features=accounts, weights="drop"))
+    assert np.array_equal(dropped.values, links_of(read_graph(weighted[:1], features=accounts)).values)
+    kept = read_graph(weighted, features=accounts, weights="absolute")
+    assert kept.edge_weight is not None
+    assert kept.edge_weight.tolist() == [2, 1]
+    links = links_of(kept)
+    at = links.names.index("edges.in.weight.mean")  # the sign stays: 2 at b, -1 at c
+    np.testing.assert_allclose(links.values[1:, at], [1, -1], atol=1e-6)
+
+
+def test_new_ratings_are_read_as_ratings() -> None:
+    rated = transfers().assign(weight=np.arange(400) % 21 - 10.0)
+    more = new_edges().assign(weight=-3.0)
+    model = H3GNN.from_settings(SMALL).fit(read_graph(rated, features=ACCOUNTS))
+    assert model.graph_.edge_weight is None
+    extended = model.extend(NEW, edges=more).graph
+    assert extended.edge_weight is None
+    links = links_of(extended)
+    name = "edges.out.weight.min"
+    scale = links.plan.scales[links.names.index(name)]
+    assert links.values[NODES, links.names.index(name)] == pytest.approx(
+        (-3 - scale.mean) / scale.scale, 1e-4
+    )
