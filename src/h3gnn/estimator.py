@@ -48,6 +48,7 @@ from h3gnn.preprocessing import (
     snapshot_read_out,
     stack_builder,
 )
+from h3gnn.resources import read_only
 from h3gnn.settings import (
     BEFORE,
     EncoderConfig,
@@ -293,7 +294,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         set_feature_names(self, graph)
         self.__dict__.pop("embedding_", None)
         if embedding is not None:
-            self.embedding_ = embedding
+            self.embedding_ = read_only(embedding)
 
     def _check_fit(self, X: Any, checkpoints: Checkpoints | None, snapshots: Snapshots | None) -> None:  # noqa: N803
         """Reject invalid combinations of arguments before anything is read."""
@@ -550,6 +551,8 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def _fitted(self) -> FittedEncoder:
         """Return the fitted encoder, with device and memory as they are set now."""
         check_is_fitted(self, "inference_")
+        if self.graph_.in_memory:
+            self.graph_.check_unchanged()
         self.inference_.device, self.inference_.memory = pick_device(self.device), self._memory()
         return self.inference_
 

@@ -1,4 +1,4 @@
-"""Available memory, threads and progress bars.
+"""Available memory, threads, and what a terminal shows: progress bars and tables.
 
 A file can declare a size that it does not have: a sparse matrix of 10¹² columns fits into a kilobyte. Code
 that allocates by such a number calls `check_memory` first.
@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from h3gnn.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from rich.table import Table
 
 UNKNOWN = 4 * 2**30
 """Memory assumed to be available where the system does not report it."""
@@ -111,6 +116,16 @@ def one_thread(nodes: int) -> Iterator[None]:
         yield
 
 
+def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Make an array read-only; torch warns once that tensors of such arrays can be written, here unseen."""
+    import torch
+
+    array.flags.writeable = False
+    with warnings.catch_warnings(action="ignore"):
+        torch.from_numpy(array)
+    return array
+
+
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
     """Limit torch to one thread in the block.
@@ -191,6 +206,28 @@ def _process_limit() -> list[int]:
     except (OSError, ValueError, IndexError):
         return [limit]
     return [limit - pages * os.sysconf("SC_PAGE_SIZE")]
+
+
+def new_table(title: str = "", **style: Any) -> Table:
+    """Return a table for the terminal in whose texts, which are the user's, markup has no effect."""
+    from rich.table import Table
+    from rich.text import Text
+
+    class PlainTable(Table):
+        def add_column(self, header: Any = "", *given: Any, **more: Any) -> None:
+            super().add_column(Text(header), *given, **more)
+
+        def add_row(self, *cells: Any, **more: Any) -> None:
+            super().add_row(*map(Text, cells), **more)
+
+    return PlainTable(title=Text(title, style="table.title") if title else None, **style)
+
+
+def show(table: Table) -> None:
+    """Print a table of `new_table`."""
+    from rich.console import Console
+
+    Console().print(table)
 
 
 AddBar = Callable[[str, float | None], Callable[..., None]]

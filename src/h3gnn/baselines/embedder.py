@@ -295,7 +295,7 @@ class SystemEmbedder(TransformerMixin, _System):  # type: ignore[misc]
     def transform(self, X: Any) -> npt.NDArray[np.float32]:  # noqa: N803
         """Return the embedding of the fitted graph."""
         self._check_fitted_graph(X)
-        return self.embedding_
+        return self.embedding_.copy()
 
 
 class SystemClassifier(ClassifierMixin, _System):  # type: ignore[misc]

@@ -14,7 +14,7 @@ from h3gnn.cli import options
 from h3gnn.cli.options import File, Number, Source, TopOption, option, takes_graph
 from h3gnn.cli.output import echo_json, say, say_repairs
 from h3gnn.errors import InputError
-from h3gnn.resources import AddBar, progress
+from h3gnn.resources import AddBar, new_table, progress, show
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.evaluation.results import Result
@@ -170,9 +170,6 @@ class _Watcher:
 def _print_table(result: Comparison) -> None:
     """Print a row per method, then what the numbers mean and the verdict."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
 
     from h3gnn.evaluation.results import ALL_TITLES, formatted
     from h3gnn.experiments.methods import METHODS
@@ -180,7 +177,7 @@ def _print_table(result: Comparison) -> None:
 
     shown = [result.results[name] for name in result.ranked]
     reference, rare = "H3GNN" if result.reference == "h3gnn" else "the best", result.leading != "accuracy"
-    table = Table(title=escape(shown[0].graph), title_justify="left", box=SIMPLE_HEAD)
+    table = new_table(shown[0].graph, title_justify="left", box=SIMPLE_HEAD)
     others = other_measures(result.leading) if rare else []
     between = [ALL_TITLES[name] for name in others] if rare else ["95 %\ninterval", "macro F1", "sec."]
     for heading in ("method", ALL_TITLES[result.leading], *between, f"against {reference} (p)"):
@@ -194,15 +191,15 @@ def _print_table(result: Comparison) -> None:
             f"{one.seconds:.1f}",
         )
         table.add_row(
-            f"{'★' if name == result.ranked[0] else ' '} {escape(one.method)}",
+            f"{'★' if name == result.ranked[0] else ' '} {one.method}",
             percent(result.score(name)),
             *([formatted(other, one.score(other)).split(" ±")[0] for other in others] if rare else usual),
             _versus(result, name),
         )
     for name, left in result.left_out.items():
         word = left.word if left.exit_code is None else f"{left.word} ({left.exit_code})"
-        table.add_row(f"  {escape(METHODS[name].title)}", word, *[""] * (len(table.columns) - 2))
-    Console().print(table)
+        table.add_row(f"  {METHODS[name].title}", word, *[""] * (len(table.columns) - 2))
+    show(table)
     if rare:
         typer.echo(measures_note(shown[0]))
     typer.echo(_legend(shown))

@@ -13,6 +13,7 @@ from h3gnn.cli import options
 from h3gnn.cli.options import DataDirOption, File, Source, Text, argument, option, takes_graph
 from h3gnn.cli.output import echo_json, echo_written, print_table, say
 from h3gnn.errors import InputError
+from h3gnn.resources import new_table, show
 
 if TYPE_CHECKING:
     from h3gnn.experiments.methods import Method
@@ -105,16 +106,12 @@ def _print_schema(schema: Schema) -> None:
 
 
 def _print_profile(measured: GraphProfile) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(title=escape(measured.source), show_header=False, title_justify="left")
+    table = new_table(measured.source, show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(justify="right")
     for name, value in _rows(measured):
-        table.add_row(escape(name), escape(value))
-    Console().print(table)
+        table.add_row(name, value)
+    show(table)
     for repair in measured.repairs:
         typer.echo(f"note: {repair.message}")
     typer.echo(measured.verdict)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import typer
 
 from h3gnn.errors import InputError
-from h3gnn.resources import progress
+from h3gnn.resources import new_table, progress, show
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,17 +57,13 @@ def echo_written(*paths: Path | None) -> None:
 def print_table(
     title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()
 ) -> None:
-    """Print a table; markup in the cells has no effect."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(title=escape(title)) if title else Table(box=None, pad_edge=False, header_style="bold")
+    """Print a table."""
+    table = new_table(title) if title else new_table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         table.add_column(heading, justify="right" if heading in right else "left")
     for row in rows:
-        table.add_row(*map(escape, row))
-    Console().print(table)
+        table.add_row(*row)
+    show(table)
 
 
 def is_alone() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+import zlib
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -176,7 +177,10 @@ def _shared_values(x: Tensor) -> FeatureMatrix:
 
 
 class _Cache(Generic[T]):
-    """The last value computed from some tensors, while these exist and are unchanged."""
+    """The last value computed from some tensors, while these exist and are unchanged.
+
+    Changes through an array that shares the memory of a tensor on a CPU are noticed by its checksum.
+    """
 
     def __init__(self) -> None:
         self._key: Hashable = None
@@ -191,7 +195,7 @@ class _Cache(Generic[T]):
         """Return the value of the same tensors and key, or compute it."""
         if any(tensor.requires_grad or tensor.is_inference() for tensor in tensors):
             return compute()  # autograd graphs serve once, and inference tensors have no version
-        key = (*key, *(tensor._version for tensor in tensors), *(tensor.shape for tensor in tensors))
+        key = (*key, *((tensor._version, tensor.shape, _checksum(tensor)) for tensor in tensors))
         same = [id(kept()) for kept in self._tensors] == [id(tensor) for tensor in tensors]
         if self._value is None or not same or key != self._key:
             with torch.inference_mode(False):  # the value may be used in training later
@@ -202,6 +206,20 @@ class _Cache(Generic[T]):
     def _clear(self, freed: weakref.ref[Tensor]) -> None:
         if any(kept is freed for kept in self._tensors):
             self._key, self._value, self._tensors = None, None, []
+
+
+def _checksum(tensor: Tensor) -> int:
+    """Return a checksum of the values of a tensor on a CPU, else 0."""
+    if tensor.device.type != "cpu":
+        return 0
+    parts = [tensor]
+    if tensor.layout == torch.sparse_csr:
+        parts = [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    found = 0
+    for part in parts:
+        plain = part.detach().float() if part.dtype == torch.bfloat16 else part.detach()
+        found = zlib.crc32(plain.numpy().tobytes(), found)
+    return found
 
 
 def _check_numbers(options: dict[str, Any]) -> None:

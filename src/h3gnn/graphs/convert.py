@@ -60,6 +60,7 @@ def as_graph(
     if edge_index is not None:
         graph = _from_arrays(data, edge_index, source or "arrays", columns, plan, link_columns)
     elif kind == "graph":
+        data.check_unchanged()
         return data  # type: ignore[no-any-return]
     elif kind == "pyg":
         graph = from_pyg(data, source=source or "PyG Data")

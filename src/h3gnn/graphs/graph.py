@@ -201,6 +201,27 @@ class Graph(GraphLike):
     link_columns: LinkColumns | None = None
     type_names: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        ids = self.node_ids.view()
+        ids.flags.writeable = False
+        vars(self).update(node_ids=ids, _versions=self._changes())
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Count changes from here on."""
+        vars(self).update(state)
+        self.__post_init__()
+
+    def _changes(self) -> list[int]:
+        """Return how often each tensor has been written to."""
+        tensors = [one for name, one in vars(self).items() if isinstance(one, Tensor)]
+        return [-1 if one.is_inference() else one._version for one in tensors]
+
+    def check_unchanged(self) -> None:
+        """Reject a graph whose tensors were written to: everything that follows from them is outdated."""
+        if self._changes() != vars(self)["_versions"]:
+            message = "a tensor of the graph was changed in place; build a new graph from changed copies"
+            raise GraphError(message, code="graph-changed")
+
     @property
     def num_edges(self) -> int:
         """Number of directed edges."""

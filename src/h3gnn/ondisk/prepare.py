@@ -190,10 +190,10 @@ def _made_of(
     edges: EdgeTable, source: FeatureSource, links: LinkSource, style: dict[str, Any]
 ) -> dict[str, Any]:
     """Return all that features and edges of a folder depend on."""
-    files = [(path, path.stat()) for path in (edges.table.path, source.path)]
+    files = {str(path.resolve()): path for path in (edges.table.path, source.path)}
     return {
         "made_by": MADE_BY,
-        "files": [[str(path.resolve()), stat.st_size, stat.st_mtime_ns] for path, stat in files],
+        "files": {place: _sha256(path) for place, path in files.items()},
         "style": style,
         "edges": [edges.ends, edges.weight, [asdict(one) for one in links.columns]],
         "features": None if source.table is None else [source.table.key, source.table.chosen],
@@ -573,6 +573,11 @@ def _find(work: Work, ids: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
             position, node = (column.to_numpy() for column in batch.columns)
             found[position] = node
     return found
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _hashes(folder: Path) -> dict[str, str]:

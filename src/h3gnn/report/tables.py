@@ -13,6 +13,7 @@ from h3gnn.evaluation.metrics import TITLES
 from h3gnn.evaluation.numbers import NUMBER_TITLES
 from h3gnn.evaluation.results import ALL_TITLES, RepeatedScore, Result, formatted
 from h3gnn.report.findings import TRAINED, Findings, Floats
+from h3gnn.resources import new_table, show
 from h3gnn.storage.atomic import write_atomically
 
 MEASURES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "macro_f1": "macro-F1"}
@@ -23,20 +24,18 @@ LONG = 14  # column titles of at least this length are wrapped
 def print_results(results: Sequence[Result]) -> None:
     """Print tables of probe and k-means scores with one row per result, and the protocol."""
     from rich.console import Console
-    from rich.markup import escape
 
-    console = Console()
-    graphs = escape(", ".join(dict.fromkeys(result.graph for result in results)))
-    console.print(_table(f"{graphs}: linear probe", {one.method: _probe_cells(one) for one in results}))
+    graphs = ", ".join(dict.fromkeys(result.graph for result in results))
+    show(_table(f"{graphs}: linear probe", {one.method: _probe_cells(one) for one in results}))
     usual = {one.method: _usual_cells(one) for one in results if one.leading not in ("accuracy", "r2")}
     if usual:
-        console.print(_table(f"{graphs}: linear probe, usual measures", usual))
+        show(_table(f"{graphs}: linear probe, usual measures", usual))
     clustered = {one.method: _cluster_cells(one.clustering) for one in results if one.clustering is not None}
     if clustered:
-        console.print(_table(f"{graphs}: k-means", clustered))
+        show(_table(f"{graphs}: k-means", clustered))
     notes = [note(result) for note in (measures_note, _protocol_note) for result in results]
     for note in dict.fromkeys(one for one in notes if one):
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        Console().print(note, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def percent(scores: RepeatedScore) -> str:
@@ -46,17 +45,14 @@ def percent(scores: RepeatedScore) -> str:
 
 def _table(title: str, rows: dict[str, dict[str, str]]) -> Any:
     """Return a table with the columns of all rows."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
+    table = new_table(title, title_justify="left")
     table.add_column("method")
     columns = list(dict.fromkeys(name for cells in rows.values() for name in cells))
     for column in columns:
         shown = column if len(column) < LONG else column.replace(" ", "\n", 1)
         table.add_column(shown, justify="right", no_wrap=True)
     for method, cells in rows.items():
-        table.add_row(escape(method), *(cells.get(column, "–") for column in columns))
+        table.add_row(method, *(cells.get(column, "–") for column in columns))
     return table
 
 

@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from h3gnn.errors import CheckpointError, InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.ondisk.mapped import MappedGraph
@@ -164,8 +166,14 @@ Fitted = tuple[Mapping[str, Any], Graph | MappedGraph]
 
 def difference(there: Fitted, here: Fitted) -> str:
     """Return the first difference between a stored training and one that is asked for; "" for none."""
-    if there[1].provenance.sha256 != here[1].provenance.sha256:
+    known, given = there[1], here[1]
+    if known.provenance.sha256 != given.provenance.sha256:
         return "of another graph"
+    for name in ("class_names", "feature_names", "target_name", "type_names"):
+        if getattr(known, name) != getattr(given, name):
+            return f"of a graph with other {name.replace('_', ' ')}"
+    if known.in_memory and given.in_memory and not np.array_equal(known.node_ids, given.node_ids):
+        return "of a graph with other node ids"
     stored, asked = (json.loads(json.dumps(kept_for("run", one))) for one, _ in (there, here))  # plain values
     different = (name for name, value in asked.items() if stored.get(name) != value)
     return next((f"{name} is {stored.get(name)!r} there and {asked[name]!r} here" for name in different), "")

@@ -192,5 +192,6 @@ def _pieces(tensors: dict[str, Tensor], description: Any | None) -> Iterator[byt
     yield len(text).to_bytes(8, "little")
     yield text
     for name in ordered:
-        plain = tensors[name].detach().cpu().contiguous().flatten()
-        yield plain.view(torch.uint8).numpy().data
+        plain = tensors[name].detach().cpu().contiguous()
+        values = plain.as_strided((plain.numel(),), (1,))  # the stride of a single value may be 0
+        yield values.view(torch.uint8).numpy().data

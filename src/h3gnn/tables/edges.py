@@ -143,6 +143,13 @@ def read_rows(
         if links and _is_no_weight(edges, weight, rules) and not unreadable.size:
             edges, weight = edges.without_weight(int((weight < 0).sum())), None
             break
+        if unreadable.size == len(weight):
+            name, cell = edges.table.names[at], str(loaded.columns[at][0])
+            raise GraphError(
+                f"{edges.table.path}: no cell of the weights {name!r} is a number, such as {cell!r}; name "
+                "another column (--weight-column), or rename this one if the edges have no weights",
+                code="column-unreadable",
+            )
         loaded.add_unreadable(at, unreadable, FIX_COLUMN)
         invalid = np.flatnonzero(~valid_weights(weight)) if rules.weights == "error" else ()
         for row in np.setdiff1d(invalid, unreadable).astype(int).tolist():

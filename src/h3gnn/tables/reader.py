@@ -220,7 +220,7 @@ class LoadedTable:
     def column_numbers(self, at: int) -> tuple[Floats, Rows]:
         """Return a column of numbers, NaN where missing, and the rows that hold something else."""
         column = self.columns[at]
-        if _is_text(column.type) and self.table.delimiter is not None:
+        if _is_text(column.type):
             try:
                 numbers = pc.ascii_trim_whitespace(column).cast(pa.float64())
             except pa.ArrowInvalid:
