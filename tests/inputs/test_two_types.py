@@ -13,6 +13,7 @@ import torch
 from h3gnn import H3GNN, Graph, prepare_graph, read_graph
 from h3gnn.answers.extend import add_nodes, read_new_nodes
 from h3gnn.answers.links import Neighbourhood, find_links, hide_edges
+from h3gnn.graphs.edge_plan import EdgePlan
 from h3gnn.graphs.structural import structural_features
 from h3gnn.storage.graphs import graph_description, graph_from_tensors, graph_tensors
 from h3gnn.storage.schema import FieldError
@@ -454,9 +455,19 @@ def test_predict_joins_labels_by_type(tmp_path: Path) -> None:
     assert code == 0, text
     known = pd.DataFrame({"movieId": range(30), "genre": ["odd" if i % 2 else "even" for i in range(30)]})
     labels, out = save(known, tmp_path / "genres"), tmp_path / "predictions.csv"
-    code, found, text = command("predict", tmp_path / "run", "--labels", labels, "--out", out)
+    code, found, text = command(
+        "predict", tmp_path / "run", "--labels", labels, "--head", "logistic", "--out", out
+    )
     assert code == 0, text
     assert found["labelled"] == 30
     table = pd.read_csv(out).set_index("node")["class"]
     assert {f"movie:{i}" for i in range(30, 40)} <= {*table.index}
     assert not {f"movie:{i}" for i in range(30)} & {*table.index}
+
+
+def test_an_old_plan_of_edges_has_one_type(tmp_path: Path) -> None:
+    plan = ratings(tmp_path, bipartite=False).edge_plan
+    assert plan is not None
+    stored = plan.as_dict()
+    del stored["rules"]["bipartite"]
+    assert EdgePlan.from_dict(stored) == plan

@@ -85,7 +85,8 @@ class EdgePlan:
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> EdgePlan:
         """Read what `as_dict` returns."""
-        return cls(EdgeRules(**stored["rules"]), tuple(EdgeColumns(**one) for one in stored["tables"]))
+        rules = EdgeRules(**{"bipartite": False, **stored["rules"]})  # missing in old models
+        return cls(rules, tuple(EdgeColumns(**one) for one in stored["tables"]))
 
     def table_of(self, names: Sequence[str], called: str, wanted: str | None = None) -> EdgeColumns:
         """Return the fitted table that new edges continue.
