@@ -120,8 +120,9 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         members_: the objective of each model, in the order of the embedding's columns.
         smoothing_: the strength of smoothing, as set or as chosen.
         graph_: the fitted `Graph`, or `MappedGraph` of a graph on disk.
-        embedding_: its embedding: the columns of each model, standardized before smoothing, then two blocks
-            of input features (docs/method.md), `[nodes, n_models · D + …]`; or `dimensions` components.
+        embedding_: its embedding: the columns of each model, standardized before smoothing, then blocks of
+            input features and of link columns (docs/method.md), `[nodes, n_models · D + …]`; or `dimensions`
+            components.
         history_: the training log, a `History`.
         cost_: seconds and peak megabytes of the fit, and each model's share of them.
         n_features_in_: number of feature columns.
