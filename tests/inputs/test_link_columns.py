@@ -16,7 +16,7 @@ from h3gnn.answers.columns import LINKS, NEIGHBOURS, NodeColumns
 from h3gnn.cli.app import app
 from h3gnn.graphs.link_columns import LinkColumns
 from h3gnn.tables.leaks import check_leaks
-from tests.inputs.tables import QUICK, save
+from tests.inputs.tables import QUICK, command, save
 from tests.rejects import rejects
 
 NODES = 60
@@ -286,6 +286,8 @@ def test_the_commands_show_store_and_repeat_link_columns(tmp_path: Path) -> None
     new = save(NEW, tmp_path / "new"), save(new_edges(), tmp_path / "new-edges")
     run("embed", tmp_path / "run", "--new-features", new[0], "--new-edges", new[1], "--out", output)
     assert len(pd.read_parquet(output)) == len(NEW)
+    more = ("--new-features", new[0], "--new-edges", new[1], "--link-columns", "no", "--out", output)
+    assert command("embed", tmp_path / "run", *more)[1]["error"]["code"] == "plan-differs"
 
 
 def test_rows_that_are_no_edges_are_not_counted() -> None:

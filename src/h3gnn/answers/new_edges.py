@@ -56,6 +56,10 @@ def read_new_edges(
     """
     plan, links = graph.edge_plan, graph.link_columns
     rules, fitted = _rules(plan, reading), None
+    if reading.get("link_columns", "auto") not in ("auto", "no" if links is None else "yes"):
+        made = "without" if links is None else "with"
+        message = f"the model was fitted {made} link columns: omit --link-columns, or fit again"
+        raise InputError(message, code="plan-differs")
     source, target, weight = (reading.get(f"{name}_column") for name in ("source", "target", "weight"))
     if plan is not None and plan.tables:
         chosen = [name for name in (source, target, weight) if name is not None]

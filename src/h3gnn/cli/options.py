@@ -164,7 +164,9 @@ class Source:
                     f"give either the graph {self.graph} or --edges, not both", code="two-graphs"
                 )
             tables: dict[str, Any] = {"features": self.features or None, "labels": self.labels}
-            reading = {**self.reading(), **({} if links is None else {"link_columns": links.plan})}
+            reading = self.reading()
+            if plan is not None or links is not None:
+                reading["link_columns"] = False if links is None else links.plan
             return with_splits(read_graph(self.edges, **tables, plan=plan, **reading))
         if self.graph is not None and (Path(self.graph) / "graph.json").is_file():
             return self._open_mapped(self.graph, in_files)
