@@ -38,7 +38,7 @@ SMALL = ("--preset", "single", "--epochs", "12", "--set", "channels=8", "--model
 CHOICES = ("--choices", "channels=8", "--choices", "hidden_channels=8", "--choices", "hops=1,2")
 OURS = ("words", "ready", "modules")
 """Files of this script in the folder of a command."""
-MEASURED = ("seconds", "cost", "peak_megabytes")
+MEASURED = ("seconds", "cost", "peak_megabytes", "seconds_per_model", "megabytes_per_model")
 """Keys of measured costs, which differ from run to run."""
 TUNE = ("--space", "paper", "--trials", "4", "--epochs", "1,2", "--models", "1", "--finalists", "1")
 COMMANDS: dict[str, tuple[str, ...]] = {

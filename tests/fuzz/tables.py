@@ -27,6 +27,7 @@ from tests.fuzz.readings import wrong_reading
 ASKS = ("ambiguous", "mixed", "differ-in-case", "negative", "missing-word", "almost-unique", "unreadable")
 """Parts of the codes of errors that ask which of several readings is meant."""
 SHOWN = 10
+TABLES, PAIRS = "tables with a known meaning", "pairs of a table and a later one"
 
 
 class Outcomes:
@@ -58,6 +59,12 @@ def read_table(made: MadeTable) -> str:
         return wrong_reading(graph, made)
 
 
+RUNS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], str]]] = {
+    TABLES: (tables(), read_table),
+    PAIRS: (pairs(), read_pair),
+}
+
+
 def examine(made: st.SearchStrategy[Any], read: Callable[[Any], str], count: int, number: int) -> Outcomes:
     """Read a number of tables, drawn from a seed."""
     found = Outcomes()
@@ -81,13 +88,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--store", action="store_true", help="write the counts to tests/fuzz/counts.json")
     chosen, misread = parser.parse_args(), 0
-    kinds: list[tuple[str, st.SearchStrategy[Any], Callable[[Any], str], int]] = [
-        ("tables with a known meaning", tables(), read_table, chosen.tables),
-        ("pairs of a table and a later one", pairs(), read_pair, chosen.pairs),
-    ]
-    for name, made, read, count in kinds:
+    for name, count in ((TABLES, chosen.tables), (PAIRS, chosen.pairs)):
         if count:
-            found = examine(made, read, count, chosen.seed)
+            found = examine(*RUNS[name], count, chosen.seed)
             print(name, dict(found.ended), dict(found.codes.most_common()), sep="\n")
             print(*(one[:4000] for one in found.wrong[:SHOWN]), sep="\n")
             misread += len(found.wrong)

@@ -24,6 +24,7 @@ def test_every_round_ends_well(runner: str, rounds: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     counts = json.loads(done.stdout)
     name = runner.removesuffix(".py").replace("_", " ")
-    store(name, {key: counts[key] for key in ("attempts", "failures")})
+    about = {"rounds": rounds * len(counts["commands"])}
+    store(name, {key: counts[key] for key in ("attempts", "failures")} | about)
     assert counts["attempts"] > 0
     assert counts["failures"] == 0

@@ -10,6 +10,7 @@ import pytest
 
 from h3gnn import Graph, read_graph
 from h3gnn.errors import InputError
+from h3gnn.ondisk.prepare import prepare_graph
 from tests.inputs.tables import read, ring
 from tests.rejects import rejects
 
@@ -141,3 +142,10 @@ def test_integers_are_numbers_otherwise(tmp_path: Path, name: str) -> None:
 def test_six_digits_with_a_time_of_day_are_dates(tmp_path: Path) -> None:
     cells = [f"9311{10 + row} 00:00:00" for row in range(ROWS)]
     assert kinds(tmp_path, cells, "csv", "issued") == {"issued": "date", "x": "number"}
+
+
+def test_prepare_rejects_codes(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("source,target\na,b\nb,c\nc,a\n")
+    (tmp_path / "f.csv").write_text("id,district,x\na,01,1.5\nb,02,2.5\nc,11,3\n")
+    with rejects("column-not-numeric"):
+        prepare_graph(tmp_path / "e.csv", tmp_path / "f.csv", tmp_path / "out")
