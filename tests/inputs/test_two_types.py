@@ -130,7 +130,13 @@ ALIKE = [
     *[("src", "dst"), ("node1", "node2"), ("from_user", "to_user"), ("userId", "friendId"), ("head", "tail")],
     *[("payer", "payee"), ("buyer_id", "seller_id"), ("follower", "followee"), ("id1", "id2"), ("a", "b")],
     *[("author", "coauthor"), ("account_from", "account_to"), ("origin_airport", "dest_airport")],
-    *[("column 1", "column 2"), ("parent_id", "child_id"), ("caller", "callee"), ("paper", "cites")],
+    *[
+        ("column 1", "column 2"),
+        ("parent_id", "child_id"),
+        ("caller", "callee"),
+        ("what", "who"),
+        ("paper", "cites"),
+    ],
 ]
 
 
