@@ -139,6 +139,9 @@ def test_weights_are_a_link_column_too() -> None:
     graph = read_graph(RATINGS.assign(weight=[1.0, 5, 3, 2]))
     assert graph.edge_weight is not None
     assert "edges.in.weight.max" in links_of(graph).names
+    equal = read_graph(RATINGS.assign(weight=2.0))
+    assert not [one for one in links_of(equal).names if "weight" in one]
+    assert "edge-columns-unused" not in codes(equal)
 
 
 def test_a_column_that_determines_the_class_is_left_out() -> None:
@@ -190,6 +193,8 @@ def test_new_nodes_have_the_values_that_a_fit_on_their_edges_has() -> None:
     alone = read_graph(more, features=everything, link_columns=fitted.plan)
     np.testing.assert_allclose(extended.values[NODES:], links_of(alone).values[NODES:], atol=1e-6)
     assert extended.names == fitted.names
+    again = read_graph(more.assign(extra=1.5), features=everything, link_columns=fitted.plan)
+    assert ("extra",) in [one.fields for one in again.provenance.repairs]
     with rejects("column-missing"):
         model.extend(NEW, edges=more.drop(columns="amount"))
     with rejects("column-missing"):

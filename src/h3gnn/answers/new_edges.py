@@ -73,8 +73,7 @@ def read_new_edges(
     of_links = [one.name for one in known]
     opened = _with_roles_of(of_links, fitted, open_edges(given, source, target, weight, style))
     opened, rows = read_rows(opened, None, None, rules, links=links is not None)
-    used = [at for at in opened.further if opened.table.names[at] in of_links]
-    repairs = (*opened.repairs, *opened.unused(used), *_renamed(fitted, opened.columns))
+    repairs = (*opened.repairs, *opened.unused(of_links), *_renamed(fitted, opened.columns))
     name = opened.table.path.name if isinstance(given, Path) else "new edges"
     return NewEdgeTable(rows, rules, fitted or opened.columns, name, opened.table.place, repairs)
 

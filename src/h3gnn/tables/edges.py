@@ -51,9 +51,9 @@ class EdgeTable:
         taken = (*self.ends, *self.weight)
         return tuple(at for at in range(len(self.table.names)) if at not in taken)
 
-    def unused(self, used: Collection[int] = ()) -> tuple[Repair, ...]:
+    def unused(self, used: Collection[str] = ()) -> tuple[Repair, ...]:
         """Return the repair that names the columns besides the ends, the weight and the used ones, if any."""
-        names = [self.table.names[at] for at in self.further if at not in used]
+        names = [self.table.names[at] for at in self.further if self.table.names[at] not in used]
         message = f"{self.table.path.name}: not used: {shortened(names)}"
         unused = Repair("edge-columns-unused", message, fields=tuple(names), warn=True)
         return (unused,) if names else ()

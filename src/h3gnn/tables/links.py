@@ -102,7 +102,10 @@ def read_link_columns(
     ]
     summaries = [one.table.summarize(index, one.values, nodes) for one, index in zip(read, ends, strict=True)]
     if isinstance(wanted, LinkPlan):
-        return LinkColumns(wanted.encode(np.concatenate(summaries, axis=1)), wanted), []
+        known = [{column.name for column in one.columns} for one in wanted.tables]
+        unused = [one.unused(names) for one, names in zip(tables, known, strict=True)]
+        values = wanted.encode(np.concatenate(summaries, axis=1))
+        return LinkColumns(values, wanted), [repair for one in unused for repair in one]
     parts, kept = list[LinkTable](), list[Repair]()
     for at, one in enumerate(read):
         part, chosen, declared_leaks = without_leaks(one.table, summaries[at], target)
@@ -279,7 +282,8 @@ def without_leaks(
 
 def unused_columns(edges: EdgeTable, table: LinkTable) -> list[Repair]:
     """Return the repairs that name the columns that are left out, and why."""
-    out = [one for one in table.columns if not one.summaries]
+    weights = {edges.table.names[at] for at in edges.weight}
+    out = [one for one in table.columns if not one.summaries and one.name not in weights]
     repairs = []
     if others := [one for one in out if one.kind != LEAK]:
         listed = shortened((f"{one.name} ({one.kind}: {one.reason})" for one in others), 8)
