@@ -219,19 +219,20 @@ class LoadedTable:
 
     def column_numbers(self, at: int) -> tuple[Floats, Rows]:
         """Return a column of numbers, NaN where missing, and the rows that hold something else."""
-        column = self.columns[at]
+        column, place = self.columns[at], f"{self.table.path}{self.table.title(at)}"
         if _is_text(column.type):
             try:
                 numbers = pc.ascii_trim_whitespace(column).cast(pa.float64())
             except pa.ArrowInvalid:
                 return decode_plain_numbers(self.cells(at).texts)
+            if _has_codes(column):
+                message = f"{place}: digits such as 007 are codes and no numbers; leave the column out"
+                raise GraphError(message, code="column-not-numeric")
             if _may_be_thousands(column):
                 what = "a separator before three digits may separate thousands or decimals"
                 remedy = "write the numbers without separators between thousands, and decimals as 1200.500"
-                place = f"{self.table.path}{self.table.title(at)}"
                 raise GraphError(f"{place}: {what}; {remedy}", code="number-ambiguous")
             column = numbers
-        place = f"{self.table.path}{self.table.title(at)}"
         if _is_list(column.type):
             raise GraphError(f"{place}: {column.type} is not a column of numbers", code="column-not-numeric")
         return np.concatenate([decode_numbers(one, place) for one in column.chunks])[:, 0], NO_ROWS
