@@ -122,8 +122,9 @@ class NodeColumns:
         return values
 
     def positions(self, *parts: str) -> Integers:
-        """Return the positions of the columns of some parts."""
-        return np.array([at for at, one in enumerate(self.columns) if one.part in parts], dtype=np.int64)
+        """Return the positions of the columns of some parts, by name, as trees draw columns by position."""
+        found = (at for at, one in enumerate(self.columns) if one.part in parts)
+        return np.array(sorted(found, key=lambda at: self.columns[at].name), dtype=np.int64)
 
 
 def walk_step(graph: GraphLike) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]]:

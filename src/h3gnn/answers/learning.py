@@ -18,8 +18,8 @@ from h3gnn.errors import check_choice
 from h3gnn.evaluation.heads import Basis, Head, LinearHead, Pool, Rows, Target, TreeHead
 from h3gnn.evaluation.nested import Fold, FoldPredictions
 from h3gnn.evaluation.propagation import PropagatedLabels, PropagationHead
+from h3gnn.graphs.canonical import node_order
 from h3gnn.graphs.graph import GraphLike
-from h3gnn.graphs.order import FIXED_ORDER, canonical_order
 
 Embedding = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
@@ -59,9 +59,7 @@ class NodeInputs:
     @classmethod
     def of(cls, graph: GraphLike, embedding: Embedding) -> NodeInputs:
         """Compute the columns of a graph."""
-        order = np.arange(graph.num_nodes)
-        if graph.in_memory and graph.provenance.kind not in FIXED_ORDER:
-            order = canonical_order(graph)  # type: ignore[arg-type]
+        order = node_order(graph)
         return cls(graph, embedding, NodeColumns.fit(graph, embedding, order), order)
 
     def extended(self, graph: GraphLike, embedding: Embedding) -> NodeInputs:

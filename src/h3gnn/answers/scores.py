@@ -114,7 +114,8 @@ def score(model: NodeModel, problem: Problem, seed: int = 0) -> Scores:
     draws = _resamples(size, seed)
     mean = _mean([problem.measures(one) for one in every])
     resampled = [_mean([problem.measures(_take(one, draw), draw) for one in every]) for draw in draws]
-    error = {name: float(np.nanstd([one.get(name, np.nan) for one in resampled])) for name in mean}
+    spread = {name: [one[name] for one in resampled if name in one] for name in mean}
+    error = {name: float(np.std(found)) for name, found in spread.items() if found}
     if problem.classes:
         mean["calibration_error"] = float(
             np.mean([calibration_error(one.probabilities, problem.truth) for one in every])

@@ -74,6 +74,7 @@ def predict(
     from h3gnn.answers.prediction import predict_nodes
     from h3gnn.errors import check_choice
     from h3gnn.evaluation.decisions import Rule
+    from h3gnn.storage.predictions import store_predictions
 
     options.check_table(out)
     check_choice("head", head, HEADS)
@@ -102,6 +103,7 @@ def predict(
             progress=lambda share: bar(completed=share),
         )
     write_table(out, found.table, safe=safe_csv)
+    store_predictions(run, found.as_dict())
     _report(found, model.graph_, out, as_json)
 
 

@@ -79,6 +79,7 @@ def collect_findings(
     title: str | None = None,
     columns: OwnColumns | None = None,
     other: tuple[str, H3GNN] | None = None,
+    predictions: dict[str, Any] | None = None,
     watch: Watch = lambda words, share: None,
 ) -> Findings:
     """Return the data of a report about a fitted model.
@@ -89,6 +90,7 @@ def collect_findings(
         title: of the page; by default a description of the graph.
         columns: a table about the nodes, in the order of the graph's.
         other: name and model of another run to compare with.
+        predictions: the summary of predictions from this run.
         watch: receives the next step, and the share of the work that is done.
     """
     check_in_memory(model)
@@ -134,6 +136,7 @@ def collect_findings(
         shown="" if len(kept) == graph.num_nodes else left_out,
         texts={name: tuple(words[node] for node in kept) for name, words in own.texts},
         other=compared,
+        predictions=predictions,
     )
 
 

@@ -185,6 +185,7 @@ class Findings:
         shown: "" or a note on which nodes are omitted.
         texts: the user's text columns by name, for display and search.
         other: the run to compare with.
+        predictions: the summary of `h3gnn predict`, if it was used with this run.
     """
 
     title: str
@@ -204,6 +205,7 @@ class Findings:
     shown: str = ""
     texts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     other: OtherRun | None = None
+    predictions: dict[str, Any] | None = None
 
     @property
     def nodes(self) -> int:

@@ -146,6 +146,7 @@ def pack_findings(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating
         "attention": None if findings.attention is None else packer.scaled(findings.attention, low=0.0),
         "nearest": _nearest(findings, packer),
         "neighbors": _neighbors(findings.neighbors, packer),
+        "predictions": _plain(findings.predictions),
         "edgeChanges": [vars(change) for change in findings.edge_changes],
         "scores": _scores(findings.scores, colours),
         "history": _plain(run.columns),

@@ -13,7 +13,10 @@ const plainSpread = (values) => {
 function showScores(host, data) {
   host.replaceChildren();
   const { scores } = data;
-  if (!scores || !scores.rows.length) { byId("scores-section").hidden = true; return; }
+  if (data.predictions) host.append(...predictionCards(data.predictions));
+  if (!scores || !scores.rows.length) {
+    if (data.predictions) return; byId("scores-section").hidden = true; return;
+  }
   host.append(scoreTable(scores));
   if (data.other) host.append(differences(data.other));
   if (!scores.confusion) return;
@@ -46,6 +49,26 @@ function scoreTable(scores) {
   }));
   const words = rare ? `One class holds ${percent(majorityOf(scores.rows[0]))} of the test nodes, so accuracy hides the others. Average precision and recall at k are of ${scores.rare}; k is as many as it has test nodes. ` : "";
   return wide(card("Against raw features and the untrained encoder", words + scores.protocol, tableOf(head, rows, "Scores by representation")));
+}
+
+const withError = (value, error) => (value === null || value === undefined ? "–" : value.toFixed(3) + (error === null || error === undefined ? "" : ` ± ${error.toFixed(3)}`));
+
+/** The held-out scores of `h3gnn predict`: what each part contributes, and which columns matter. */
+function predictionCards(found) {
+  const measure = found.main_measure === "r2" ? "R²" : found.main_measure.replaceAll("_", " "), held = found.held_out;
+  const of = held.positive_class === null ? "" : ` Average precision, precision and recall are of ${held.positive_class}.`;
+  const cards = [card("Held-out scores of predictions", `Nested cross-validation on ${count(found.labelled)} labelled nodes; ± is the standard error.${of}`,
+    tableOf(["measure", "value"], Object.entries(held.mean).map(([name, value]) => ({ cells: [name === "r2" ? "R²" : name.replaceAll("_", " "), withError(value, held.standard_error[name])] })), "Held-out scores of predictions"))];
+  if (found.contributions.length) {
+    cards.push(card("What each part contributes", `Held-out ${measure} of predictions that use the parts up to each row. ${found.embedding ? `In short: ${found.embedding}.` : ""}`,
+      tableOf(["uses", measure, "gain"], found.contributions.map((one, at) => ({ cells: [`${at ? "+ " : ""}${one.part}`, withError(one.score, one.error), withError(one.gain, one.gain_error)] })), "Contribution of each part")));
+  }
+  const important = found.importance.filter((one) => one.mean > 2 * one.standard_error).slice(0, 12);
+  if (important.length) {
+    cards.push(card("Which columns matter", "Permutation importance: the increase of the held-out loss when a column is shuffled.",
+      tableOf(["column", "increase"], important.map((one) => ({ cells: [one.column, withError(one.mean, one.standard_error)] })), "Permutation importance")));
+  }
+  return cards;
 }
 
 const majorityOf = (row) => mean(row.secondary.majority.filter((value) => value !== null));
