@@ -53,7 +53,8 @@ PLAIN = {
 def gaps(made: Made, chance: Chance) -> Made:
     """Empty half of the cells, or all."""
     empty = chance.random(len(made.cells)) < chance.choice([0.5, 1.1])
-    word = str(chance.choice(GAPS[:10]))
+    meant = [one for one in GAPS if one not in ("-", "?") or made.kind not in ("words", "codes")]
+    word = str(chance.choice(meant))  # among words, "-" and "?" are words
     return replace(
         made,
         values=[None if gap else one for gap, one in zip(empty, made.values, strict=True)],
