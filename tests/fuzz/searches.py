@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import strategies as st
+from optuna.distributions import CategoricalDistribution
 
 from h3gnn import Graph
 from h3gnn.experiments import studies
@@ -58,7 +59,8 @@ class Search:
         self.graph, self.folder, self.name = graph, folder, name
         self._continue(folder, 4)
         study = open_study(graph, "study", self._address(folder), "validation")
-        trial = study.ask()
+        proposed = SPACE.proposed.items()
+        trial = study.ask({name: CategoricalDistribution(list(values)) for name, values in proposed})
         trial.set_user_attr("owner", [socket.gethostname(), os.getpid()])
         trial.report(0.5, 1)
         self.content = (folder / name).read_bytes()
