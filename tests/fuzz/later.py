@@ -114,6 +114,7 @@ def other_range(made: Made, chance: Chance) -> Made:
 def other_kind(made: Made, chance: Chance) -> Made:
     """Write something else into the column."""
     words = [str(one) for one in chance.choice(["high", "low", "5", "2021-02-03", "a|b"], len(made.cells))]
+    words[0] = "high"  # 5 alone would be a number
     return replace(made, kind="other", values=words, cells=words, native=words)
 
 
