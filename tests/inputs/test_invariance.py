@@ -96,12 +96,13 @@ def answer(folder: Path, *line: object) -> pd.DataFrame:
     assert code == 0, text
     table = pd.read_csv(folder / f"{verb}.csv")
     texts = table.select_dtypes(exclude="number").columns
-    table[texts] = table[texts].map(lambda cell: str(cell).replace("xn", "n"))
+    table[texts] = table[texts].map(lambda cell: str(cell).replace("xn", "n").replace("c_", ""))
     return table.rename(columns=lambda name: str(name).replace("c_", ""))
 
 
 COMMANDS: dict[str, tuple[tuple[str, ...], list[str], tuple[str, ...]]] = {
     "embed": (("embed",), ["node"], ()),
+    "predict": (("predict",), ["node"], ("cannot_tell",)),
     "similar": (
         ("similar", "n05", "n17", "--k", "8"),
         ["node", "similar"],

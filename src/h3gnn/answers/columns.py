@@ -5,6 +5,7 @@ With many features, such as words, principal components of the features take the
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,8 @@ MOST_FEATURES, COMPONENTS, DIRECTIONS = 256, 64, 64
 """With more features, principal components of them are used, and how many; directions of the embedding."""
 ROWS = 16_384
 """Nodes read at a time, and the size of the sample from which directions are estimated."""
+AT_ONCE = 32  # columns whose means over neighbours are computed at a time
+PRECISION = 12  # bits of a standard deviation that are kept
 OWN, LINKS, NEIGHBOURS, EMBEDDING = PARTS = ("own columns", "link columns", "neighbours", "embedding")
 """Where columns come from, in the order in which the contribution of each is measured."""
 DEGREES = ("number of incoming edges", "number of outgoing edges", "number of neighbours")
@@ -72,6 +75,7 @@ class NodeColumns:
     scaler: FeatureScaler
     components: Directions | None  # of the features
     directions: Directions  # of the embedding
+    grain: Embedding  # values are rounded to multiples of it, one for each column
 
     @classmethod
     def fit(cls, graph: GraphLike, embedding: Embedding, order: Integers | None = None) -> NodeColumns:
@@ -91,16 +95,21 @@ class NodeColumns:
             *(Column(name, NEIGHBOURS) for name in DEGREES),
             *(Column(f"direction {at + 1}", EMBEDDING) for at in range(directions.vectors.shape[1])),
         )
-        nothing = np.empty((0, len(columns)), dtype=np.float32)
-        found = cls(nothing, columns, len(base), scaler, components, directions)
-        return replace(found, values=found.of_new(graph, embedding))
+        nothing, grain = np.empty((0, len(columns)), dtype=np.float32), np.zeros(len(columns), np.float32)
+        found = cls(nothing, columns, len(base), scaler, components, directions, grain)
+        values = found.of_new(graph, embedding)
+        deviation = values[sample].astype(np.float64).std(axis=0)
+        grain = np.exp2(np.round(np.log2(np.where(deviation > 0, deviation, 1))) - PRECISION)
+        found = replace(found, grain=grain.astype(np.float32))
+        found._round(values)
+        return replace(found, values=values)
 
     def of_new(self, graph: GraphLike, embedding: Embedding) -> Embedding:
         """Return the columns of the new nodes of an extended graph, which follow the fitted ones."""
         known, width = self.values, self.base
         first, read, links = len(known), _read(graph, self.scaler), graph.link_columns
         own = width - (0 if links is None else len(links.names))
-        values = np.empty((graph.num_nodes - first, len(self.columns)), dtype=np.float32)
+        values = _empty((graph.num_nodes - first, len(self.columns)), in_memory=graph.in_memory)
         for start in range(0, len(values), ROWS):
             some = slice(start, min(start + ROWS, len(values)))
             rows = read(np.arange(first + some.start, first + some.stop))
@@ -113,18 +122,36 @@ class NodeColumns:
             values[some, 3 * width + len(DEGREES) :] = self.directions(embedding[some])
         both = graph.adjacency(undirected=True, self_loops=False)
         for hop in range(2):
-            some, then = slice(hop * width, (hop + 1) * width), slice((hop + 1) * width, (hop + 2) * width)
-            values[:, then] = both.mean(np.concatenate([known[:, some], values[:, some]]), first)
+            for at in range(hop * width, (hop + 1) * width, AT_ONCE):
+                some = slice(at, min(at + AT_ONCE, (hop + 1) * width))
+                then = slice(some.start + width, some.stop + width)
+                values[:, then] = both.mean(np.concatenate([known[:, some], values[:, some]]), first)
         directed = graph.adjacency(undirected=False, self_loops=False)
         outgoing = np.bincount(directed.cols, minlength=graph.num_nodes)[first:]
         degrees = np.diff(directed.crow[first:]), outgoing, np.diff(both.crow[first:])
         values[:, 3 * width : 3 * width + len(DEGREES)] = np.log1p(np.column_stack(degrees))
+        self._round(values)
         return values
+
+    def _round(self, values: Embedding) -> None:
+        """Round values in place, so that trees do not depend on the order in which numbers were added."""
+        if self.grain.any():
+            for start in range(0, len(values), ROWS):
+                some = values[start : start + ROWS]
+                some[:] = np.round(some / self.grain) * self.grain
 
     def positions(self, *parts: str) -> Integers:
         """Return the positions of the columns of some parts, by name, as trees draw columns by position."""
         found = (at for at, one in enumerate(self.columns) if one.part in parts)
         return np.array(sorted(found, key=lambda at: self.columns[at].name), dtype=np.int64)
+
+
+def _empty(shape: tuple[int, int], *, in_memory: bool) -> Embedding:
+    """Return an array to fill; that of a graph on disk is in a temporary file, which vanishes with it."""
+    if in_memory or not shape[0]:
+        return np.empty(shape, dtype=np.float32)
+    with tempfile.TemporaryFile() as file:
+        return np.memmap(file, dtype=np.float32, mode="w+", shape=shape)
 
 
 def walk_step(graph: GraphLike) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]]:

@@ -232,6 +232,11 @@ class NodeModel:
         """Return the parts that add heads."""
         return sorted({one.part for one in self.candidates})
 
+    def part_title(self, part: int) -> str:
+        """Return the name of a part."""
+        structural = PARTS[part] == OWN and self.inputs.graph.provenance.structural
+        return "structural features" if structural else PARTS[part]
+
     def weights(self) -> dict[str, float]:
         """Return the weight of each fitted head, the largest first."""
         found = {

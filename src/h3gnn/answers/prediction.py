@@ -18,6 +18,7 @@ from h3gnn.evaluation.decisions import Decision, NumberDecider, NumberScale, Rul
 from h3gnn.evaluation.heads import Target
 from h3gnn.graphs.graph import GraphLike
 from h3gnn.graphs.ids import check_ids
+from h3gnn.graphs.targets import may_have_label
 from h3gnn.tables.leaks import Target as LeakTarget
 from h3gnn.tables.leaks import check_leaks
 
@@ -207,6 +208,8 @@ def predict_nodes(
 ) -> Predictions:
     """Predict the class or number of every unlabelled node, or of the nodes of an extension.
 
+    Nodes of a type of which no node is labelled get no prediction, and are reported.
+
     Labels are classes, -1 where unknown, with their `names`, or numbers, NaN where unknown, without names.
     With `labelled_too`, labelled nodes are predicted, too, by models that did not see them. Features that
     contain the label, which `label_name` names, are an error unless allowed (`allow_leaks`). `progress` is
@@ -218,7 +221,9 @@ def predict_nodes(
         check_leaks(graph, classes, label_name)
     check_ids(graph.node_ids if extension is None else extension.node_ids)
     notes = check_labels(labels, names)
-    chosen, unlabelled = np.flatnonzero(known), np.flatnonzero(~known)
+    can, repairs = may_have_label(graph, known)
+    notes = (*notes, *(one.message for one in repairs))
+    chosen, unlabelled = np.flatnonzero(known), np.flatnonzero(~known & can)
     values = labels[chosen]
     if names:
         present, values = np.unique(values, return_inverse=True)

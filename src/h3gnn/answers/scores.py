@@ -59,6 +59,14 @@ class Problem:
         rare = self.positive is not None and (self.truth == self.positive).mean() < RARE_SHARE
         return "average_precision" if rare else "accuracy"
 
+    def least_error(self, measure: str) -> float:
+        """Return the standard error of a share of which all nodes are alike, by Laplace's rule."""
+        if not self.classes or measure == "log_loss":
+            return 0.0
+        of_positive = measure in ("average_precision", "roc_auc", "precision", "recall")
+        nodes = (self.truth == self.positive).sum() if of_positive else len(self.truth)
+        return float(1 / (nodes + 2))
+
     def decider(self, predicted: Floats, nodes: Integers | slice) -> ClassDecider | NumberDecider:
         """Learn to decide from held-out predictions of some labelled nodes."""
         if self.classes:
@@ -114,8 +122,8 @@ def score(model: NodeModel, problem: Problem, seed: int = 0) -> Scores:
     draws = _resamples(size, seed)
     mean = _mean([problem.measures(one) for one in every])
     resampled = [_mean([problem.measures(_take(one, draw), draw) for one in every]) for draw in draws]
-    spread = {name: [one[name] for one in resampled if name in one] for name in mean}
-    error = {name: float(np.std(found)) for name, found in spread.items() if found}
+    spread = {name: [one[name] for one in resampled if name in one] or [0.0] for name in mean}
+    error = {name: max(problem.least_error(name), float(np.std(found))) for name, found in spread.items()}
     if problem.classes:
         mean["calibration_error"] = float(
             np.mean([calibration_error(one.probabilities, problem.truth) for one in every])
@@ -126,7 +134,8 @@ def score(model: NodeModel, problem: Problem, seed: int = 0) -> Scores:
         found = np.array([_mean([problem.measures(_take(one, at), at) for one in own])[main] for at in draws])
         value = _mean([problem.measures(one) for one in own])[main]
         gain = (None, None) if before is None else (value - before[0], float(np.nanstd(found - before[1])))
-        contributions.append(Contribution(PARTS[part], value, float(np.nanstd(found)), *gain))
+        spread_of = max(problem.least_error(main), float(np.nanstd(found)))
+        contributions.append(Contribution(model.part_title(part), value, spread_of, *gain))
         before = value, found
     majority = float(np.bincount(problem.truth).max() / size) if problem.classes else None
     folds = sum(len(one.folds) for one in model.repeats)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.answers.prediction import Predictions
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import Graph
+    from h3gnn.graphs.provenance import Repair
 
 _opt = partial(option, panel="Decision")
 HEADINGS = {
@@ -104,7 +106,7 @@ def predict(
         )
     write_table(out, found.table, safe=safe_csv)
     store_predictions(run, found.as_dict())
-    _report(found, model.graph_, out, as_json)
+    _report(found, model.graph_, out, () if extension is None else extension.repairs, as_json)
 
 
 def _open_or_fit(
@@ -197,12 +199,13 @@ def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...]
     return graph.labels.numpy(), graph.class_names, None
 
 
-def _report(found: Predictions, graph: Any, out: Path, as_json: bool) -> None:
+def _report(found: Predictions, graph: Any, out: Path, drift: Sequence[Repair], as_json: bool) -> None:
     from h3gnn.storage.runs import made_with
 
     summary = found.as_dict()
     if as_json:
-        echo_json(summary | {"out": str(out), "graph": graph.provenance.as_dict(), **made_with()})
+        summary |= {"out": str(out), "repairs": [one.as_dict() for one in drift]}
+        echo_json(summary | {"graph": graph.provenance.as_dict(), **made_with()})
         return
     for note in found.notes:
         say(f"note: {note}")

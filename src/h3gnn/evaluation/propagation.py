@@ -13,6 +13,7 @@ STEPS, RETURN = 30, 0.1
 """Steps of label propagation, and the probability to end a walk at each."""
 PARTS = 4
 """Parts of a training set; the columns of each are computed from the others."""
+DIGITS = 5  # of these columns, so that trees do not depend on the order in which numbers were added
 MOST_VALUES = 5 * 10**7
 """Values of labels propagated side by side."""
 
@@ -123,7 +124,7 @@ class PropagatedLabels(LabelColumns):
         if not self.head.target.classes:
             return np.column_stack([met[:, 0] / np.maximum(met[:, 1], FLOOR), met[:, 1]])
         total = met.sum(axis=1, keepdims=True)
-        return np.hstack([met / np.maximum(total, FLOOR), total])
+        return np.round(np.hstack([met / np.maximum(total, FLOOR), total]), DIGITS)
 
 
 def correct_and_smooth(
