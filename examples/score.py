@@ -1,7 +1,7 @@
 """Compare predictions with the truth: `python examples/score.py predictions.csv fraud/truth.csv`.
 
-The truth of the worked cases is known because their data is generated. For real data there are only the
-held-out scores that `h3gnn predict` prints.
+The truth of the generated cases is known for all nodes. For real data, `hold_out.py` keeps labels aside.
+Nodes without a truth are left out.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from sklearn.metrics import average_precision_score, balanced_accuracy_score
 TOP = 50
 
 
-def score(predictions: pd.DataFrame, truth: pd.DataFrame) -> list[str]:
+def score(predictions: pd.DataFrame, truth: pd.DataFrame, positive: str | None = None) -> list[str]:
     """Return lines for a person.
 
     Args:
         predictions: as `h3gnn predict` writes them.
         truth: ids, then classes.
+        positive: the class whose average precision is computed; default: the rarer of two.
     """
-    known = truth.set_index(truth.columns[0])[truth.columns[1]].reindex(predictions["node"])
-    if known.isna().any():
-        raise SystemExit(f"the truth has no row for {known.index[known.isna()][0]}")
+    known = truth.set_index(truth.columns[0])[truth.columns[1]].reindex(predictions["node"].astype(str))
+    predictions = predictions[known.notna().to_numpy()].reset_index(drop=True)
+    known = known.dropna()
+    if known.empty:
+        raise SystemExit("the truth has no row for any predicted node")
     right = predictions["class"].to_numpy() == known.to_numpy()
     unmarked = ~predictions["cannot_tell"].to_numpy(dtype=bool)
     shares = known.value_counts(normalize=True)
@@ -37,7 +40,7 @@ def score(predictions: pd.DataFrame, truth: pd.DataFrame) -> list[str]:
     if unmarked.any():
         lines.append(f"accuracy unmarked   {right[unmarked].mean():.3f}")
     if len(shares) == 2:
-        rare = shares.index[1]
+        rare = positive or shares.index[1]
         is_rare, chance = (known == rare).to_numpy(), predictions[f"p_{rare}"]
         top = is_rare[chance.nlargest(TOP).index]
         lines.append(f"average precision   {average_precision_score(is_rare, chance):.3f} of {rare}")
@@ -52,9 +55,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compare predictions with the truth.")
     parser.add_argument("predictions", type=Path)
     parser.add_argument("truth", type=Path)
+    parser.add_argument(
+        "--of", help="the class whose average precision is printed; default: the rarer of two"
+    )
     given = parser.parse_args()
     read = pd.read_csv if given.predictions.suffix == ".csv" else pd.read_parquet
-    print("\n".join(score(read(given.predictions), pd.read_csv(given.truth))))
+    print("\n".join(score(read(given.predictions), pd.read_csv(given.truth, dtype=str), given.of)))
 
 
 if __name__ == "__main__":

@@ -194,6 +194,7 @@ LESSONS = {
     "embed": "Write the embeddings of a saved model",
     "inspect": "Show size, degrees and homophily of a graph",
     "datasets": "List the benchmark graphs",
+    "download": "h3gnn download bitcoin-otc --out bitcoin/",
 }
 
 

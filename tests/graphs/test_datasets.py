@@ -64,11 +64,15 @@ def test_a_file_with_another_checksum_is_neither_cached_nor_used(tmp_path: Path)
 
 
 def test_a_failed_download_names_the_files_and_their_folder(tmp_path: Path) -> None:
-    files = [PinnedFile(name, "0" * 64, 5, (tmp_path / name).as_uri()) for name in ("a.txt", "b.txt")]
+    files = [PinnedFile(f"{name}.txt", "0" * 64, 5, (tmp_path / name).as_uri()) for name in "abcd"]
+    with rejects("download-failed") as caught:
+        find_files("toy", "toy", files[:2], tmp_path / "data")
+    where = tmp_path / "data" / "toy" / "raw"
+    addresses = ", ".join(file.url for file in files[:2])
+    assert caught.message.endswith(f"put these files into {where}: {addresses}")
     with rejects("download-failed") as caught:
         find_files("toy", "toy", files, tmp_path / "data")
-    where = tmp_path / "data" / "toy" / "raw"
-    assert caught.message.endswith(f"put these files into {where}: a.txt, b.txt")
+    assert caught.message.endswith(f"{where}: a.txt, b.txt, c.txt, d.txt")
 
 
 def test_the_read_only_folder_is_read_first_and_never_written(

@@ -15,7 +15,7 @@ from h3gnn.cli.demo import demo
 from h3gnn.cli.embed import embed
 from h3gnn.cli.evaluate import cluster, evaluate
 from h3gnn.cli.fit import fit
-from h3gnn.cli.inspect import datasets, inspect, methods
+from h3gnn.cli.inspect import datasets, download, inspect, methods
 from h3gnn.cli.output import say
 from h3gnn.cli.predict import predict
 from h3gnn.cli.prepare import prepare
@@ -34,7 +34,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(demo, fit, embed, evaluate, cluster, compare, methods, tune, report, plot, inspect),
-    *(datasets, prepare, predict, similar, anomalies, links, export),
+    *(datasets, download, prepare, predict, similar, anomalies, links, export),
 )
 for command in COMMANDS:
     app.command()(ending.as_command(command))

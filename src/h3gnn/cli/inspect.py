@@ -1,4 +1,4 @@
-"""Describe graphs, benchmarks and methods: `h3gnn inspect`, `datasets` and `methods`."""
+"""Describe graphs, benchmarks and methods: `h3gnn inspect`, `datasets`, `download` and `methods`."""
 
 from __future__ import annotations
 
@@ -174,6 +174,7 @@ def datasets(as_json: options.JsonOption = False, data_dir: DataDirOption = None
     `h3gnn datasets --json`
     """
     from h3gnn.graphs.datasets import benchmarks
+    from h3gnn.graphs.named_tables import NAMED_TABLES
 
     names = ("name", "nodes", "edges", "features", "classes", "edge_homophily", "source", "licence")
     rows = [
@@ -198,6 +199,33 @@ def datasets(as_json: options.JsonOption = False, data_dir: DataDirOption = None
         "Edges are counted directed: an undirected edge counts twice. Homophily is that of edges. "
         "Also `pyg:Class/Name` for any single graph of PyG, as in pyg:Amazon/Photo."
     )
+    for name, about in NAMED_TABLES.items():
+        typer.echo(f"tables, by `h3gnn download {name}`: {about.about}")
+
+
+def download(
+    name: Annotated[str, argument("Name of the tables, such as bitcoin-otc (`h3gnn datasets`).", "NAME")],
+    out: Annotated[Path, option("Folder to write the CSV files to.", "--out")],
+    data_dir: DataDirOption = None,
+) -> None:
+    """Download public tables, verify them by their SHA-256, and write them as CSV files.
+
+    `h3gnn download bitcoin-otc --out bitcoin/`
+    """
+    from h3gnn.graphs.named_tables import NAMED_TABLES, read_named_tables
+    from h3gnn.storage.atomic import write_atomically
+
+    written = {out / file: text.encode() for file, text in read_named_tables(name, data_dir).items()}
+    for path, content in written.items():
+        if path.exists() and path.read_bytes() != content:
+            message = f"{path} exists with other content; remove it, or name another folder with --out"
+            raise InputError(message, code="file-exists")
+    out.mkdir(parents=True, exist_ok=True)
+    for path, content in written.items():
+        write_atomically(path, content)
+    about = NAMED_TABLES[name.lower()]
+    say(f"{about.about}. Source: {about.source}. Licence: {about.licence}")
+    echo_written(*written)
 
 
 def methods(

@@ -5,6 +5,7 @@ The raw files of the nine are verified by their SHA-256, whether they are cached
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import inspect
 import io
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import urllib.request
 import warnings
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
@@ -35,16 +37,27 @@ WARNED = ("cornell",)
 """Graphs whose notes are shown as warnings, because results on them are misleading."""
 CHUNK = 1 << 20
 TIMEOUT_SECONDS = 30
+MANY_FILES = 4
+"""From so many missing files on, an error lists names instead of addresses."""
 
 
 @dataclass(frozen=True)
 class PinnedFile:
-    """A raw file with its checksum, size in bytes, and address."""
+    """A raw file with its checksum, size in bytes, and address.
+
+    With `of_rows`, checksum and size are those of the rows of an unpacked CSV file without its header, and
+    `NAME.gz` may be stored as `NAME`.
+    """
 
     name: str
     sha256: str
     bytes: int
     url: str
+    of_rows: bool = False
+
+    def is_intact(self, path: Path) -> bool:
+        """Return whether a file has the checksum."""
+        return (_sha256_of_rows(path, self.bytes) if self.of_rows else sha256_of(path)) == self.sha256
 
 
 @dataclass(frozen=True)
@@ -163,7 +176,7 @@ def find_files(
         found |= {file: raw / file.name for file in missing}
     paths = [path for path in found.values() if path is not None]
     for file, path in zip(files, paths, strict=True):
-        if sha256_of(path) != file.sha256:
+        if not file.is_intact(path):
             expected = f"not the expected file of {name} (its SHA-256 is not {file.sha256[:12]}…)"
             message = f"{path} is {expected}; remove it to download it again"
             raise InputError(message, code="checksum-mismatch")
@@ -176,8 +189,26 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def csv_rows(path: Path, size: int) -> list[str]:
+    """Return the rows of a CSV file of about `size` bytes, packed or not, without a header."""
+    with path.open("rb") as stream:
+        packed = stream.read(2) == b"\x1f\x8b"
+    with gzip.open(path) if packed else path.open("rb") as stream:
+        lines = stream.read(2 * size + CHUNK).decode("ascii").splitlines()
+    return lines[bool(lines) and not lines[0][:1].isdigit() :]
+
+
+def _sha256_of_rows(path: Path, size: int) -> str:
+    try:
+        content = "".join(f"{row}\n" for row in csv_rows(path, size))
+    except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError):
+        return ""
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
 def _find(folder: str, file: PinnedFile, data_dir: str | Path | None) -> Path | None:
-    paths = (root / folder / "raw" / file.name for root in data_folders(data_dir))
+    names = dict.fromkeys([file.name, file.name.removesuffix(".gz")] if file.of_rows else [file.name])
+    paths = (root / folder / "raw" / name for root in data_folders(data_dir) for name in names)
     return next((path for path in paths if path.is_file()), None)
 
 
@@ -190,9 +221,10 @@ def _fetch(name: str, files: Sequence[PinnedFile], raw: Path) -> None:
                 _download(file, raw / file.name, lambda size: bar(advance=size))
     except OSError as error:  # includes the errors of urllib
         reason = getattr(error, "reason", None) or error
+        few = len(files) < MANY_FILES
         raise InputError(
             f"{name} is not cached and cannot be downloaded ({reason}); put these files into {raw}: "
-            f"{', '.join(file.name for file in files)}",
+            f"{', '.join(file.url if few else file.name for file in files)}",
             code="download-failed",
         ) from None
 
@@ -205,7 +237,7 @@ def _download(file: PinnedFile, path: Path, advance: Callable[[int], object]) ->
             while chunk := answer.read(CHUNK):
                 stream.write(chunk)
                 advance(len(chunk))
-        if sha256_of(part) != file.sha256:
+        if not file.is_intact(part):
             message = f"the download of {file.url} does not have the expected SHA-256"
             raise InputError(message, code="checksum-mismatch")
         part.replace(path)
