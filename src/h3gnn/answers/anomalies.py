@@ -14,9 +14,9 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold
 
 from h3gnn.answers.links import Neighbourhood, principal, reduced_features
-from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.canonical import node_order
+from h3gnn.graphs.graph import Graph, reorder_nodes
 from h3gnn.graphs.ids import check_ids
-from h3gnn.graphs.order import node_order, reorder_nodes
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]

@@ -11,9 +11,9 @@ import pandas as pd
 import torch
 
 from h3gnn.errors import InputError
-from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.canonical import node_order
+from h3gnn.graphs.graph import Graph, reorder_nodes
 from h3gnn.graphs.ids import as_ids, check_ids, find_ids, quoted
-from h3gnn.graphs.order import node_order, reorder_nodes
 from h3gnn.graphs.scaling import MomentSums
 from h3gnn.graphs.structural import simple_adjacency
 from h3gnn.tables.encoders import COMPONENT, MISSING

@@ -24,8 +24,7 @@ from h3gnn.experiments.run import build_evaluator, labels_and_masks, method_para
 from h3gnn.experiments.search import fix_settings, ranges_of, run_nested
 from h3gnn.experiments.spaces import SearchBudget
 from h3gnn.experiments.workers import Finished, in_processes
-from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.order import canonical_graph
+from h3gnn.graphs.graph import Graph, canonical_graph
 from h3gnn.storage.atomic import versions, write_atomically
 
 COMPARISON_FORMAT = "h3gnn comparison"

@@ -26,9 +26,9 @@ from h3gnn.experiments.scoring import (
     score_with_labels,
     score_without_labels,
 )
+from h3gnn.graphs.canonical import node_order
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.ids import match_by_id_or_position
-from h3gnn.graphs.order import node_order
 from h3gnn.graphs.profile import local_homophily, simple_edges
 from h3gnn.report.findings import (
     RAW,

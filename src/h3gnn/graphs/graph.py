@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.canonical import node_order
+from h3gnn.graphs.canonical import FIXED_ORDER, canonical_order, node_order
 from h3gnn.graphs.edge_plan import EdgePlan
 from h3gnn.graphs.provenance import Provenance, Repair
 from h3gnn.graphs.scaling import FeatureScaler, csr_features, fit_scaler
@@ -30,6 +30,7 @@ SPLITS = 10
 TRAIN_SHARE = 0.48
 VAL_SHARE = 0.32
 SEED = 0
+MASKS = ("train_mask", "val_mask", "test_mask")
 
 
 def random_splits_repair(seed: int = SEED) -> Repair:
@@ -321,6 +322,41 @@ def with_columns(graph: Graph, order: Sequence[int], names: tuple[str, ...]) -> 
     return with_hash(replace(graph, features=features, feature_names=names))
 
 
+def canonical_graph(graph: Graph) -> Graph:
+    """Return the graph with its nodes, and its columns by name, in an order that follows from it alone."""
+    if graph.provenance.kind in FIXED_ORDER:
+        return graph
+    names = graph.feature_names
+    columns = sorted(range(len(names)), key=names.__getitem__)
+    sorted_columns = with_columns(graph, columns, tuple(names[at] for at in columns)) if names else graph
+    return replace(reorder_nodes(sorted_columns, canonical_order(graph)), provenance=graph.provenance)
+
+
+def reorder_nodes(graph: Graph, order: npt.NDArray[np.int64]) -> Graph:
+    """Return the graph with its nodes in another order; edges stay sorted by target."""
+    position = np.empty_like(order)
+    position[order] = np.arange(len(order))
+    ends = position[graph.edge_index.numpy()]
+    by_target = np.lexsort((ends[0], ends[1]))
+    chosen, edges = torch.from_numpy(order), torch.from_numpy(by_target)
+    if graph.features.layout == torch.strided:
+        features = graph.features[chosen]
+    else:
+        features = torch_features(scipy_features(graph.features)[order])
+    parts = {name: getattr(graph, name) for name in ("labels", "targets", "node_types", *MASKS)}
+    moved: dict[str, Any] = {name: None if part is None else part[chosen] for name, part in parts.items()}
+    links = graph.link_columns
+    return replace(
+        graph,
+        features=features,
+        link_columns=None if links is None else replace(links, values=links.values[order]),
+        edge_index=torch.from_numpy(ends[:, by_target]),
+        edge_weight=None if graph.edge_weight is None else graph.edge_weight[edges],
+        node_ids=graph.node_ids[order],
+        **moved,
+    )
+
+
 def with_hash(graph: Graph) -> Graph:
     """Return the graph with the content hash of its parts in its provenance."""
     masks, links = (graph.train_mask, graph.val_mask, graph.test_mask), graph.link_columns
@@ -406,8 +442,7 @@ def first_splits(graph: Graph, splits: int | None) -> Graph:
     """Return the graph with its first `splits` splits only."""
     if splits is None or graph.train_mask is None:
         return graph
-    names = ("train_mask", "val_mask", "test_mask")
-    return replace(graph, **{name: getattr(graph, name)[:, :splits] for name in names})
+    return replace(graph, **{name: getattr(graph, name)[:, :splits] for name in MASKS})
 
 
 def with_splits(graph: Graph, seed: int = SEED) -> Graph:

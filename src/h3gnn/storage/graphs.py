@@ -12,7 +12,7 @@ from torch import Tensor
 
 from h3gnn.errors import ModelFolderError
 from h3gnn.graphs.edge_plan import STORED_EDGES, EdgePlan
-from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.graph import MASKS, Graph
 from h3gnn.graphs.link_columns import STORED_LINKS, LinkColumns, LinkPlan
 from h3gnn.graphs.provenance import STORED_PROVENANCE, Provenance
 from h3gnn.graphs.scaling import csr_features
@@ -120,7 +120,6 @@ def _check_column(column: Mapping[str, Any], own: Mapping[str, Tensor], prefix: 
         raise FieldError(f"{where}.names", f"must have {expected} value(s), not {len(names)}")
 
 
-MASKS = ("train_mask", "val_mask", "test_mask")
 OPTIONAL = ("edge_weight", "labels", "targets", "node_types", *MASKS)
 GRAPH_DESCRIPTION = Record(
     {"provenance": STORED_PROVENANCE, "class_names": ListOf(Text())},
