@@ -24,9 +24,8 @@ from h3gnn.answers.links import Links, find_links
 from h3gnn.answers.similarity import find_nodes, similar_nodes
 from h3gnn.encoder.tokens import token_names
 from h3gnn.errors import InputError, check_whole
-from h3gnn.graphs.convert import as_graph, one_of
+from h3gnn.graphs.convert import as_graph, check_target, input_kind, is_graph, one_of
 from h3gnn.graphs.graph import Graph, GraphLike
-from h3gnn.graphs.guards import check_target, input_kind, is_graph
 from h3gnn.graphs.ids import match_rows
 from h3gnn.graphs.scaling import FeatureScaler
 from h3gnn.graphs.structural import check_same_features

@@ -14,8 +14,7 @@ import torch
 
 from h3gnn import H3GNN
 from h3gnn.errors import GraphError
-from h3gnn.graphs.convert import as_graph
-from h3gnn.graphs.guards import is_graph
+from h3gnn.graphs.convert import as_graph, is_graph
 from h3gnn.graphs.libraries import import_pyg
 from h3gnn.graphs.structural import NO_FEATURES
 from h3gnn.tables.read import read_graph

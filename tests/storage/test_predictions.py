@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from h3gnn.answers.prediction import predict_nodes
-from h3gnn.storage.predictions import FILE, read_predictions, store_predictions
+from h3gnn.storage.runs import PREDICTIONS, read_predictions, store_predictions
 from tests.answers.test_prediction import ring
 from tests.rejects import rejects
 
@@ -51,8 +51,8 @@ def test_a_summary_is_read_while_the_model_is_the_same(run: Path, summary: dict[
 )
 def test_damaged_summaries_are_rejected(run: Path, summary: dict[str, Any], change: Any) -> None:
     store_predictions(run, summary)
-    text = (run / FILE).read_text()
+    text = (run / PREDICTIONS).read_text()
     assert change(text) != text
-    (run / FILE).write_text(change(text))
+    (run / PREDICTIONS).write_text(change(text))
     with rejects("file-damaged"):
         read_predictions(run)

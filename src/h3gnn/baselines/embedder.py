@@ -26,9 +26,8 @@ from h3gnn.baselines.sampling import set_learning_rate
 from h3gnn.baselines.stacks import GridPoint
 from h3gnn.baselines.supervised import predict
 from h3gnn.errors import GraphError, InputError, LossError
-from h3gnn.graphs.convert import as_graph
+from h3gnn.graphs.convert import as_graph, input_kind
 from h3gnn.graphs.graph import Graph, with_splits
-from h3gnn.graphs.guards import input_kind
 from h3gnn.training.resources import free_bytes, pick_device
 
 CHECKED = 50

@@ -76,7 +76,7 @@ def predict(
     from h3gnn.answers.prediction import predict_nodes
     from h3gnn.errors import check_choice
     from h3gnn.evaluation.decisions import Rule
-    from h3gnn.storage.predictions import store_predictions
+    from h3gnn.storage.runs import store_predictions
 
     options.check_table(out)
     check_choice("head", head, HEADS)

@@ -49,7 +49,7 @@ def report(
     from h3gnn.graphs.ids import check_ids
     from h3gnn.report.page import page_maps, write_page
     from h3gnn.report.tables import write_node_table
-    from h3gnn.storage.predictions import read_predictions
+    from h3gnn.storage.runs import read_predictions
 
     if id_column is not None and columns is None:
         raise InputError("--id-column needs --columns FILE", code="option-needs-columns")

@@ -1,7 +1,11 @@
-"""An unfinished run: its graph and settings beside its checkpoints, so that `--resume` needs nothing else."""
+"""An unfinished run: its graph and settings beside its checkpoints, so that `--resume` needs nothing else.
+
+The held-out scores of the last predictions from a run are stored beside its model, for the report page.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -18,7 +22,7 @@ from h3gnn.errors import CheckpointError, InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.settings import STORED, canonical, kept_for
-from h3gnn.storage.atomic import header, remove_parts, versions
+from h3gnn.storage.atomic import header, remove_parts, versions, write_atomically
 from h3gnn.storage.checkpoint_file import (
     CHECKPOINTS,
     Checkpoints,
@@ -30,7 +34,20 @@ from h3gnn.storage.checkpoint_file import (
 )
 from h3gnn.storage.graphs import GRAPH_DESCRIPTION, graph_description, graph_from_tensors, graph_tensors
 from h3gnn.storage.models import DESCRIPTION, TEMPORARY
-from h3gnn.storage.schema import Integer, Maybe, Number, Record, Text, check_values, header_of, naming
+from h3gnn.storage.schema import (
+    SHA256,
+    DictOf,
+    Integer,
+    ListOf,
+    Maybe,
+    Number,
+    Record,
+    Text,
+    check_values,
+    header_of,
+    naming,
+    parse_json,
+)
 from h3gnn.storage.tensors import read_tensor_file, write_tensor_file
 
 FORMAT, FORMAT_VERSION = "h3gnn-run", 1
@@ -226,3 +243,54 @@ def _git(*arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode(errors="replace").strip() or None
+
+
+PREDICTIONS = "predictions.json"
+_ANY = Number(any_float=True)
+_SCORES = Record(
+    {
+        "mean": DictOf(_ANY),
+        "standard_error": DictOf(_ANY),
+        "folds": Integer(1),
+        "majority_share": Maybe(_ANY),
+        "positive_class": Maybe(Text()),
+    }
+)
+_PART = Record({"part": Text(), "score": _ANY, "error": _ANY, "gain": Maybe(_ANY), "gain_error": Maybe(_ANY)})
+_COLUMN = Record({"column": Text(), "mean": _ANY, "standard_error": _ANY})
+SUMMARY = Record(
+    {
+        "labelled": Integer(0),
+        "held_out": _SCORES,
+        "main_measure": Text(),
+        "contributions": ListOf(_PART, most=16),
+        "embedding": Maybe(Text()),
+        "heads": DictOf(_ANY),
+        "importance": ListOf(_COLUMN, most=1000),
+        "how": Text(),
+        "notes": ListOf(Text(), most=1000),
+        "model": SHA256,
+    }
+)
+"""Schema of `predictions.json`."""
+
+
+def store_predictions(run: Path, summary: Mapping[str, Any]) -> None:
+    """Store a summary of predictions in the folder of a run."""
+    found = {name: summary[name] for name in SUMMARY.fields if name != "model"} | {"model": _model(run)}
+    check_values(SUMMARY, found, run / PREDICTIONS, words="cannot be written")
+    write_atomically(run / PREDICTIONS, json.dumps(found, indent=1, ensure_ascii=False).encode())
+
+
+def read_predictions(run: Path) -> dict[str, Any] | None:
+    """Return the summary of predictions from the model as it is; None if there are none."""
+    path = run / PREDICTIONS
+    if not path.is_file():
+        return None
+    found: dict[str, Any] = parse_json(path.read_bytes(), path, InputError)
+    check_values(SUMMARY, found, path)
+    return found if found["model"] == _model(run) else None
+
+
+def _model(run: Path) -> str:
+    return hashlib.sha256((run / DESCRIPTION).read_bytes()).hexdigest()
