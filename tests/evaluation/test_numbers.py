@@ -15,7 +15,7 @@ from sklearn.linear_model import Ridge
 from h3gnn import H3GNN, Graph
 from h3gnn.evaluation.criteria import RidgeValidation, probe_accuracy
 from h3gnn.evaluation.evaluator import Evaluator
-from h3gnn.evaluation.numbers import number_measures, solve_ridge
+from h3gnn.evaluation.metrics import number_measures, solve_ridge
 from h3gnn.evaluation.probe import ridge_candidates
 from h3gnn.evaluation.protocols import EVERY, PROTOCOLS, SplitScores
 from h3gnn.evaluation.results import Result, join_seeds

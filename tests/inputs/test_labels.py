@@ -14,8 +14,7 @@ from h3gnn import as_graph, read_graph
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph, with_splits
-from h3gnn.graphs.targets import with_task
-from h3gnn.tables.labels import read_labels
+from h3gnn.graphs.targets import read_labels, with_task
 from tests.inputs.tables import FORMATS, ring, save
 from tests.rejects import rejects
 

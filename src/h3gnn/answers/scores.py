@@ -23,7 +23,7 @@ from h3gnn.evaluation.decisions import (
     Rule,
 )
 from h3gnn.evaluation.heads import Rows
-from h3gnn.evaluation.numbers import number_measures
+from h3gnn.evaluation.metrics import number_measures
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

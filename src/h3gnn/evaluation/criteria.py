@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.evaluation.clustering import clustering_accuracy, kmeans_clusters
-from h3gnn.evaluation.numbers import is_known
+from h3gnn.evaluation.metrics import is_known
 from h3gnn.evaluation.probe import common_spread, probe_candidates, ridge_candidates, standardise
 from h3gnn.evaluation.protocols import NUMBERS, VALIDATION
 

@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
-from h3gnn.evaluation.numbers import solve_ridge
+from h3gnn.evaluation.metrics import solve_ridge
 from h3gnn.evaluation.probe import CONSTANT, projection_basis
 from h3gnn.resources import one_thread
 
@@ -227,8 +227,8 @@ class LabelColumns(ABC):
         """Return for each training set the columns of its nodes, without their own label, and of others."""
 
     @abstractmethod
-    def of_nodes(self, train: Integers, nodes: Integers) -> Floats:
-        """Return the columns of any nodes from the labels of a training set."""
+    def of_all(self, train: Integers) -> Floats:
+        """Return the columns of all nodes from the labels of a training set."""
 
 
 class TreeHead(Head):
@@ -278,15 +278,16 @@ class TreeHead(Head):
     def fit(self, variant: int, train: Integers | None = None) -> Callable[[Rows], Floats]:
         """Fit the trees."""
         train, labels = np.arange(len(self.columns)) if train is None else train, self.labels
-        columns = self.columns[train]
+        columns, around = self.columns[train], np.empty((0, 0))
         if labels is not None:
             columns = np.hstack([columns, labels.of([train], [train[:0]])[0][0]])
+            around = labels.of_all(train)
         with one_thread(len(self.columns)):
             model = self._fitted(columns, self.target.of(train))
 
         def predict(rows: Rows) -> Floats:
             own = rows.columns[:, self.used]
-            own = own if labels is None else np.hstack([own, labels.of_nodes(train, rows.nodes)])
+            own = own if labels is None else np.hstack([own, around[rows.nodes]])
             return self._predict(model, own)
 
         return predict

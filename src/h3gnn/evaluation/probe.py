@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
-from h3gnn.evaluation.numbers import solve_ridge
+from h3gnn.evaluation.metrics import solve_ridge
 from h3gnn.evaluation.protocols import (
     VALIDATION,
     Candidates,

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from h3gnn.errors import InputError
 from h3gnn.evaluation import metrics
-from h3gnn.evaluation.metrics import rarest_class
-from h3gnn.evaluation.numbers import number_measures, r_squared
+from h3gnn.evaluation.metrics import number_measures, r_squared, rarest_class
 
 EPOCH_RULES = ("last", "validation", "label-free")
 """Choice of the training epoch: the last, by each split's validation nodes, or without labels."""

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from h3gnn.evaluation.metrics import TITLES, leading_measure
-from h3gnn.evaluation.numbers import IN_UNITS, NUMBER_TITLES
+from h3gnn.evaluation.metrics import IN_UNITS, NUMBER_TITLES, TITLES, leading_measure
 from h3gnn.evaluation.protocols import EVERY, SplitScores
 
 TEST_TO_TRAIN = 20 / 48

@@ -15,8 +15,7 @@ from h3gnn.baselines import Progress
 from h3gnn.baselines.registry import TooLargeError
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.metrics import TITLES, LabelWarning, usable_splits
-from h3gnn.evaluation.numbers import NUMBER_TITLES, is_known
+from h3gnn.evaluation.metrics import NUMBER_TITLES, TITLES, LabelWarning, is_known, usable_splits
 from h3gnn.evaluation.protocols import NESTED
 from h3gnn.evaluation.results import ALL_TITLES, PairedTest, RepeatedScore, Result, formatted, paired_test
 from h3gnn.experiments.methods import METHODS, Method, variant

@@ -15,7 +15,7 @@ from h3gnn.errors import InputError
 from h3gnn.graphs.ids import NodeIndex, check_ids, quoted
 from h3gnn.report.findings import Category, Measure
 from h3gnn.tables.infer import Cells, are_codes
-from h3gnn.tables.numbers import find_notation
+from h3gnn.tables.notations import find_notation
 from h3gnn.tables.reader import LoadedTable, open_table
 from h3gnn.tables.roles import INDEX_NAMES
 

@@ -27,7 +27,7 @@ from h3gnn.estimator import H3GNN
 from h3gnn.evaluation import protocols
 from h3gnn.evaluation.criteria import RidgeValidation
 from h3gnn.evaluation.evaluator import find_probe
-from h3gnn.evaluation.numbers import is_known
+from h3gnn.evaluation.metrics import is_known
 from h3gnn.evaluation.probe import SharedEmbedding
 from h3gnn.evaluation.protocols import NESTED, Candidates, Choice, SplitScores
 from h3gnn.evaluation.results import Result

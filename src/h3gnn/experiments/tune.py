@@ -27,8 +27,7 @@ from h3gnn.evaluation.criteria import (
     probe_accuracy,
     validation_accuracy,
 )
-from h3gnn.evaluation.metrics import ONE_CLASS, LabelWarning, usable_splits
-from h3gnn.evaluation.numbers import is_known
+from h3gnn.evaluation.metrics import ONE_CLASS, LabelWarning, is_known, usable_splits
 from h3gnn.evaluation.protocols import NESTED, POOLED
 from h3gnn.experiments.methods import METHODS, fit_and_report
 from h3gnn.experiments.search import Changes, run_nested

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from h3gnn.evaluation.metrics import TITLES
-from h3gnn.evaluation.numbers import NUMBER_TITLES
+from h3gnn.evaluation.metrics import NUMBER_TITLES, TITLES
 from h3gnn.evaluation.results import ALL_TITLES, RepeatedScore, Result, formatted
 from h3gnn.report.findings import TRAINED, Findings, Floats
 from h3gnn.resources import new_table, show

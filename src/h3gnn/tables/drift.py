@@ -16,7 +16,6 @@ from torch import Tensor
 
 from h3gnn.errors import shortened
 from h3gnn.graphs.provenance import Repair
-from h3gnn.tables.dates import parse_days
 from h3gnn.tables.encoders import (
     BooleanEncoder,
     CategoryEncoder,
@@ -30,6 +29,7 @@ from h3gnn.tables.encoders import (
     missing_rows,
 )
 from h3gnn.tables.infer import Array, Cells, Rows
+from h3gnn.tables.notations import parse_days
 
 CERTAIN = 3.0  # standard errors between two shares that are clearly different
 SAMPLE = 10_000  # texts of the fit whose words are counted

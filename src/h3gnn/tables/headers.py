@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from h3gnn.errors import GraphError, shortened
-from h3gnn.tables.dates import date_form
 from h3gnn.tables.files import split_line
 from h3gnn.tables.infer import is_measurement, is_missing_word
-from h3gnn.tables.numbers import find_notation
+from h3gnn.tables.notations import date_form, find_notation
 from h3gnn.tables.roles import (
     CLASS_NAMES,
     ID_NAMES,

@@ -23,12 +23,17 @@ import pandas as pd
 from h3gnn.errors import GraphError, as_option
 from h3gnn.graphs.ids import is_missing
 from h3gnn.resources import check_memory
-from h3gnn.tables.dates import ISO_DATE, SECONDS_PER_DAY, are_compact, date_form, may_be_compact, parse_days
-from h3gnn.tables.numbers import (
+from h3gnn.tables.notations import (
+    ISO_DATE,
     POINT,
+    SECONDS_PER_DAY,
     Notation,
+    are_compact,
+    date_form,
     find_notation,
     fitting_forms,
+    may_be_compact,
+    parse_days,
     parse_number,
     readable,
     with_unit,

@@ -21,11 +21,10 @@ from h3gnn.graphs.ids import NodeIndex, one_kind, quoted
 from h3gnn.graphs.link_columns import LinkColumns, LinkPlan
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.structural import build_graph
-from h3gnn.graphs.targets import AUTO
+from h3gnn.graphs.targets import AUTO, LabelColumn, read_labels
 from h3gnn.tables.edges import EdgeRows, EdgeTable, join_edges, open_edges, read_rows, unknown_ids
 from h3gnn.tables.features import FeatureFile, FeatureOptions, id_columns, read_features
 from h3gnn.tables.infer import NULL_WORDS
-from h3gnn.tables.labels import LabelColumn, read_labels
 from h3gnn.tables.leaks import Target
 from h3gnn.tables.links import link_mode, names_of_edges, read_link_columns
 from h3gnn.tables.node_types import ids_of_table, type_names, types_of_nodes, types_repair
