@@ -195,6 +195,51 @@ def is_sparse(values: Any) -> bool:
     return bool(sp.issparse(values))
 
 
+def is_frame(values: Any) -> bool:
+    """Whether an object is one of pandas, without importing pandas."""
+    return any(cls.__module__.partition(".")[0] == "pandas" for cls in type(values).__mro__)
+
+
+def is_table(values: Any) -> bool:
+    """Whether an object is a data frame of pandas or Polars, or an Arrow table."""
+    return hasattr(values, "columns") and (is_frame(values) or hasattr(values, "to_pandas"))
+
+
+def as_frame(table: Any) -> Any:
+    """Convert a Polars or Arrow table to a DataFrame; other objects are returned unchanged."""
+    return table.to_pandas() if hasattr(table, "to_pandas") and not is_frame(table) else table
+
+
+def column_names(table: Any) -> tuple[str, ...]:
+    """Return the column names of a DataFrame; () without names, or if they only count."""
+    if not is_frame(table) or not hasattr(table, "columns"):
+        return ()
+    names = tuple(str(name) for name in table.columns)
+    again = next((name for position, name in enumerate(names) if name in names[:position]), None)
+    if again is not None:
+        message = f"{again!r} names more than one column of the features: rename one of them"
+        raise GraphError(message, code="column-duplicate")
+    return () if names == counted(len(names)) else names
+
+
+def counted(columns: int) -> tuple[str, ...]:
+    """Return the names of columns without names: their positions."""
+    return tuple(str(position) for position in range(columns))
+
+
+def numbers_of_table(features: Any) -> Any:
+    """Return the numbers of an array or a sparse matrix, `[nodes, features]`."""
+    try:
+        table = features if is_sparse(features) or isinstance(features, Tensor) else np.asarray(features)
+    except ValueError:
+        message = "the features are ragged: their rows do not all have the same length"
+        raise GraphError(message, code="not-an-array") from None
+    if len(table.shape) != 2:
+        message = f"the features must be a table, one row per node, but have {len(table.shape)} dimension(s)"
+        raise GraphError(message, code="features-not-a-table")
+    return table
+
+
 def _check_edges(
     edge_index: Any, edge_weight: Any, nodes: int, where: Locate, *, hint: bool
 ) -> tuple[Tensor, Tensor | None, list[Repair]]:

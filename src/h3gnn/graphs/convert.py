@@ -14,17 +14,28 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.checks import DATES, as_numpy, check_graph, holds_dates, is_sparse
+from h3gnn.errors import GraphError, InputError, shortened
+from h3gnn.graphs.checks import (
+    DATES,
+    as_frame,
+    as_numpy,
+    check_graph,
+    column_names,
+    holds_dates,
+    is_frame,
+    is_sparse,
+    is_table,
+)
 from h3gnn.graphs.graph import Graph, GraphLike
+from h3gnn.graphs.ids import as_ids, find_ids, quoted
 from h3gnn.graphs.libraries import from_dgl, from_networkx, from_pyg
 from h3gnn.graphs.link_columns import LinkPlan
 from h3gnn.graphs.provenance import Repair, warn_about_repairs
 from h3gnn.graphs.structural import build_graph
 from h3gnn.tables.features import FeatureOptions, read_features
-from h3gnn.tables.frames import as_frame, column_names, edges_of_array, is_frame, is_table, names_edges
 from h3gnn.tables.plan import TablePlan
 from h3gnn.tables.read import labels_of_features, read_graph
+from h3gnn.tables.roles import SOURCE_NAMES, TARGET_NAMES
 
 WIDEST_SUBSET = 2.5
 """Largest ratio of columns to rows at which a table is tested for being rows of an adjacency matrix."""
@@ -132,12 +143,12 @@ def _from_arrays(
         graph = read_graph(edges, features=[features], columns=columns, plan=plan, link_columns=links)
         return replace(graph, provenance=replace(graph.provenance, source=source, kind="arrays"))
     nodes = read_features([features], FeatureOptions(columns=columns or {}, plan=plan))
-    count, weights, unused = nodes.ids.size, None, tuple[Repair, ...]()
+    count, weights, unused = nodes.ids.size, None, list[Repair]()
     if is_sparse(edges):
         edges, weights = _edges_of_adjacency(edges)
     else:
         check_edge_index(edges, count)
-        edges, weights, unused = edges_of_array(edges, nodes.ids)
+        edges, unused = _edges_of_array(edges, nodes.ids)
     labels = labels_of_features(nodes, columns)
     graph = build_graph(
         nodes.values,
@@ -151,6 +162,37 @@ def _from_arrays(
         **({} if labels is None else labels.for_nodes(np.arange(count), count)),
     )
     return graph if nodes.plan is None else replace(graph, plan=nodes.plan)
+
+
+def _edges_of_array(edges: Any, known: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], list[Repair]]:
+    """Return `[2, edges]` unchanged; rows of source and target are transposed, further columns are not used.
+
+    An array of two rows is always `[2, edges]`. Numbers are positions; anything else is the id of a node.
+    """
+    array = as_numpy(edges, "the edges")
+    odd = array.ndim != 2 or array.shape[1] not in (2, 3, 4) or array.shape in ((1, 3), (1, 4))
+    if odd or len(array) == 2:
+        return array, []  # [2, edges], or a shape that the check of a graph rejects
+    ends = array[:, :2]
+    if ends.dtype.kind in "OUS":
+        ends = np.stack([_positions(ends[:, one], f"column {one + 1}", known) for one in range(2)], axis=1)
+    elif not (np.isfinite(ends) & (ends == np.floor(ends)) & (np.abs(ends) < 2**53)).all():
+        message = "the first two columns of the edges must be integers, the positions of nodes"
+        raise GraphError(message, code="edge-index-not-integers")
+    names = tuple(f"column {one + 1}" for one in range(2, array.shape[1]))
+    message = f"edges: not used: {shortened(names)}; only a column called weight holds edge weights"
+    unused = Repair("edge-columns-unused", message, fields=names, warn=True)
+    return ends.astype(np.int64).T, [unused] if names else []
+
+
+def _positions(column: Any, place: str, known: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    ids = as_ids(column, f"the {place} of the edges")
+    found = find_ids(ids, known)
+    if (found < 0).any():
+        row = int(np.flatnonzero(found < 0)[0])
+        message = f"edges, row {row}: node {quoted(ids[row])} is unknown; it has no row in the features"
+        raise GraphError(message, code="edge-node-unknown")
+    return found
 
 
 def nearest_neighbour_graph(table: object, scaled: Tensor, neighbours: int, **known: Any) -> Graph:
@@ -235,6 +277,12 @@ def check_dates(table: Any) -> None:
                 raise GraphError(f"the column {name!r} of the features holds {DATES}", code="dates")
     elif not is_sparse(table) and holds_dates(np.asarray(table)):
         raise GraphError(f"the features hold {DATES}", code="dates")
+
+
+def names_edges(table: Any) -> bool:
+    """Whether the columns of a DataFrame have the usual names of the ends of an edge."""
+    names = {name.lower() for name in map(str, getattr(table, "columns", ()))}
+    return bool(names & {*SOURCE_NAMES} and names & {*TARGET_NAMES})
 
 
 def check_edge_index(edge_index: Any, nodes: int) -> None:

@@ -12,12 +12,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from h3gnn.errors import GraphError, shortened
-from h3gnn.graphs.checks import SPLIT_NAMES
+from h3gnn.graphs.checks import SPLIT_NAMES, is_table, numbers_of_table
 from h3gnn.graphs.formats import ARRAY_SUFFIXES, array_place, read_array
 from h3gnn.graphs.ids import NodeIndex, one_kind
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.files import Problems
-from h3gnn.tables.frames import is_table, numbers_of_table
 from h3gnn.tables.headers import holds_value
 from h3gnn.tables.infer import Cells, parse_types
 from h3gnn.tables.leaks import Target

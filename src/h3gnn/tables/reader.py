@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from h3gnn.errors import GraphError
+from h3gnn.graphs.checks import column_names, counted, is_frame, is_table
 from h3gnn.graphs.ids import (
     LARGEST_EXACT,
     PLAIN,
@@ -36,7 +37,6 @@ from h3gnn.graphs.ids import (
 )
 from h3gnn.tables import files
 from h3gnn.tables.files import Problems, check_table_memory, reading, rows_of, split_line, text_blocks
-from h3gnn.tables.frames import column_names, counted, is_frame, is_table
 from h3gnn.tables.headers import find_delimiter, find_header
 from h3gnn.tables.infer import NO_ROWS, Cells, Floats, Rows, are_codes, decode_plain_numbers
 from h3gnn.tables.notations import THOUSANDS, may_be_compact, may_be_thousands
