@@ -116,9 +116,9 @@ class PropagatedLabels(LabelColumns):
             found.append((of_train, columns[at * (PARTS + 1) + PARTS]))
         return found
 
-    def of_nodes(self, train: Integers, nodes: Integers) -> Floats:
-        """Return the columns of any nodes from the labels of a training set."""
-        return self._columns(self.head.walked([train], [nodes])[0])
+    def of_all(self, train: Integers) -> Floats:
+        """Return the columns of all nodes from the labels of a training set."""
+        return self._columns(self.head.walked([train], [slice(None)])[0])
 
     def _columns(self, met: Floats) -> Floats:
         if not self.head.target.classes:
