@@ -24,30 +24,17 @@ from h3gnn.tables.roles import END_WORDS, words_in
 Ids = npt.NDArray[Any]
 Types = tuple[npt.NDArray[np.int16] | None, tuple[str, ...]]
 """The type of each node, -1 where unknown, or None; and the names of the types."""
-NO_TYPE = frozenset(
-    [
-        *("id", "ids", "key", "no", "nr", "num", "number", "code", "uuid", "guid", "index", "idx", "name"),
-        *("node", "nodes", "vertex", "edge", "column", "col", "row", "entity", "subject", "object", "ego"),
-        *("alter", "friend", "neighbor", "neighbour", "reference", "cites", "cite", "followed", "follows"),
-        *("manager", "boss", "supervisor", "reports", "reply", "mentor", "winner", "loser", "lender"),
-        *("borrower", "referrer", "referred", "home", "away", "with", "by", "of", "the", "new", "old"),
-        *("what", "who", "whom", "this", "that", "here", "there", "other", "thing", "partner", "spouse"),
-        *(
-            "husband",
-            "wife",
-            "colleague",
-            "coauthor",
-            "teammate",
-            "opponent",
-            "rival",
-            "peer",
-            "contact",
-            "twin",
-        ),
-        *END_WORDS,
-        *(word for words in END_WORDS.values() for word in words),
-    ]
-)
+NO_TYPE = {
+    *("id", "ids", "key", "no", "nr", "num", "number", "code", "uuid", "guid", "index", "idx", "name"),
+    *("node", "nodes", "vertex", "edge", "column", "col", "row", "entity", "subject", "object", "ego"),
+    *("alter", "friend", "neighbor", "neighbour", "reference", "cites", "cite", "followed", "follows"),
+    *("manager", "boss", "supervisor", "reports", "reply", "mentor", "winner", "loser", "lender"),
+    *("borrower", "referrer", "referred", "home", "away", "with", "by", "of", "the", "new", "old"),
+    *("what", "who", "whom", "this", "that", "here", "there", "other", "thing", "partner", "spouse"),
+    *("husband", "wife", "colleague", "coauthor", "teammate", "opponent", "rival", "peer", "twin"),
+    *("contact", *END_WORDS),
+    *(word for words in END_WORDS.values() for word in words),
+}
 """Words in the names of columns that name no type: ids, and roles that nodes of one type have."""
 
 

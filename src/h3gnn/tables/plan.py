@@ -36,7 +36,16 @@ from h3gnn.tables.infer import (
     infer_column,
     parse_types,
 )
-from h3gnn.tables.leaks import NAMED, Target, describe, find_leaks, is_same_target, raise_leaks
+from h3gnn.tables.leaks import (
+    NAMED,
+    Target,
+    describe,
+    find_leaks,
+    is_same_target,
+    kept_leak,
+    leak_reason,
+    raise_leaks,
+)
 
 Mask = npt.NDArray[np.bool_]
 Place = Callable[[int, str], str]  # names a row and a column for an error message
@@ -308,7 +317,6 @@ def encode_table(
     plan: TablePlan | None = None,
     *,
     columns: Mapping[str, str] | None = None,
-    label: str | None = None,
     text_model: str | None = None,
     place: Place | None = None,
     target: Target | None = None,
@@ -320,7 +328,6 @@ def encode_table(
         frame: a DataFrame, one row per node, without its ids.
         plan: of the table that a model was fitted on; None fits one.
         columns: the kinds of some columns, `{"opened": "date:dmy", "zip": "category"}`.
-        label: the column that holds the class, if the table has one.
         text_model: a folder with a sentence model for the columns of text.
         place: names a cell for the error messages.
         target: what is to be predicted, if no column of the table holds it; columns that contain it are left
@@ -329,8 +336,7 @@ def encode_table(
     """
     where = place or (lambda row, name: f"the features, row {row}, column {name!r}")
     if plan is None:
-        declared = {**(columns or {}), **({} if label is None else {label: "label"})}
-        return _fit_plan(frame, declared, text_model, where, target, own or {})
+        return _fit_plan(frame, columns or {}, text_model, where, target, own or {})
     kinds = {column.name: column.kind for column in plan.columns}
     for name, one in parse_types(columns or {}).items():
         if kinds.get(name) != one.kind:
@@ -370,7 +376,7 @@ def _fit_plan(
     if left_out := {name: why for name, why in leaks.items() if not plans[name].declared}:
         plans |= {name: _leaking(plans[name], why) for name, why in left_out.items()}
         values, plan = _join_columns(plans, inferred)
-    kept = tuple(_kept(name, why) for name, why in leaks.items() if name not in left_out)
+    kept = tuple(kept_leak(name, why) for name, why in leaks.items() if name not in left_out)
     return values, plan, (*plan.repairs(), *kept)
 
 
@@ -410,12 +416,7 @@ def _own_target(inferred: Mapping[str, tuple[InferredType, Cells]]) -> Target | 
 
 def _leaking(plan: ColumnPlan, why: str) -> ColumnPlan:
     """Return the plan of a column that is left out, since it contains the class."""
-    return ColumnPlan(plan.name, LEAK, "", f"{why}; {declaration(plan.name, plan.kind)} makes it a feature")
-
-
-def _kept(name: str, why: str) -> Repair:
-    message = f"the column {name} {why}; it is a feature, since you declared it"
-    return Repair("label-leak-kept", message, fields=(name,), warn=True)
+    return ColumnPlan(plan.name, LEAK, "", leak_reason(plan.name, plan.kind, why))
 
 
 def infer_columns(

@@ -31,26 +31,20 @@ END_WORDS = {
 SURE_ENDS = frozenset(END_WORDS) - {"1", "a", "left", "first", "start", "head"}
 """Words that identify a header; the others could name a node."""
 
-NO_ENDS = frozenset(
-    [
-        *("date", "time", "timestamp", "day", "month", "year", "at", "amount", "balance", "currency"),
-        *("country", "city", "lat", "lon", "type", "x", "y"),
-    ]
-)
+NO_ENDS = {
+    *("date", "time", "timestamp", "day", "month", "year", "at", "amount", "balance", "currency", "country"),
+    *("city", "lat", "lon", "type", "x", "y"),
+}
 """Words with which `from_date` and `to_date` are not the ends of an edge."""
 
-ROW_WORDS = frozenset(
-    [
-        *("tx", "txn", "transaction", "transfer", "payment", "edge", "row", "event", "record", "message"),
-        *("order", "line"),
-    ]
-)
+ROW_WORDS = {
+    *("tx", "txn", "transaction", "transfer", "payment", "edge", "row", "event", "record", "message"),
+    *("order", "line"),
+}
 """Words in the id of a row, which is not a node."""
 
 CODE_WORDS = frozenset({"code", "codes", "zip", "zipcode", "postcode", "plz", "phone", "telephone", "fax"})
-NUMBERED = frozenset(
-    {"phone", "telephone", "fax", "account", "card", "serial", "birth", "passport", "licence"}
-)
+NUMBERED = {"phone", "telephone", "fax", "account", "card", "serial", "birth", "passport", "licence"}
 """Words whose number is a code."""
 
 Column = str | int  # A column by name, or by position counted from 1

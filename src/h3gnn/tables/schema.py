@@ -29,38 +29,15 @@ UNLIKELY = 0.05
 ID_WORDS = frozenset({"id", "ids", "key", "no", "nr", "num", "code", "uuid", "guid", "fk", "pk", "ref"})
 GENERIC = frozenset({"id", "key", "code", "name", "index", "date", "type", "number", "position", "value"})
 """Names of keys that say nothing about the table."""
-SELF_WORDS = frozenset(
-    {
-        "parent",
-        "manager",
-        "boss",
-        "supervisor",
-        "reports",
-        "reply",
-        "previous",
-        "next",
-        "root",
-        "superior",
-        "mentor",
-    }
-)
+SELF_WORDS = {
+    *("parent", "manager", "boss", "supervisor", "reports", "reply", "previous", "next", "root", "superior"),
+    "mentor",
+}
 """Words of links from a table to itself."""
-NOT_THE_ROW = frozenset(
-    {
-        "birth",
-        "born",
-        "birthday",
-        "dob",
-        "due",
-        "required",
-        "expires",
-        "expiry",
-        "until",
-        "end",
-        "to",
-        "update",
-    }
-)
+NOT_THE_ROW = {
+    *("birth", "born", "birthday", "dob", "due", "required", "expires", "expiry", "until", "end", "to"),
+    "update",
+}
 """Words in dates that are not those of the row."""
 TIME_WORDS = ("time", "timestamp", "date", "datetime", "created", "at", "on", "day", "when", "start", "begin")
 SHARED_LETTERS = 4
@@ -149,10 +126,8 @@ class Schema:
 
     def to_toml(self, source: str) -> str:
         """Return the text of a schema file; questions are comments."""
-        lines = [
-            "# Keys, links and times of several tables. Edit what is wrong; remove # to accept a proposal."
-        ]
-        lines += [f"source = {_toml(source)}"]
+        about = "Keys, links and times of several tables. Edit what is wrong; remove # to accept a proposal."
+        lines = [f"# {about}", f"source = {_toml(source)}"]
         for name, table in self.tables.items():
             place = f"tables.{name if BARE.fullmatch(name) else _toml(name)}"
             lines += ["", f"[{place}]  # {table.rows:,} rows", f"key = {_toml(table.key)}"]

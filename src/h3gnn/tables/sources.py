@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from h3gnn.errors import GraphError, InputError, shortened
+from h3gnn.graphs.checks import as_frame
 from h3gnn.tables.files import check_file, check_table_memory, reading, split_line
 from h3gnn.tables.headers import find_delimiter, find_header
 
@@ -80,15 +81,13 @@ class FrameSource(Source):
 
     def __init__(self, frames: Mapping[str, Any]) -> None:
         super().__init__("the tables", list(frames))
-        self._frames = {
-            name: one if isinstance(one, pd.DataFrame) else one.to_pandas() for name, one in frames.items()
-        }
+        self._frames = {name: as_frame(one) for name, one in frames.items()}
 
     def frame(self, table: str) -> pd.DataFrame:
         """Return a table; a named index is a column."""
         frame = self._frames[table]
         frame = frame if frame.index.name is None else frame.reset_index()
-        return frame.set_axis([str(name) for name in frame.columns], axis="columns")
+        return _named(frame)
 
 
 class FileSource(Source):
@@ -97,16 +96,13 @@ class FileSource(Source):
     def __init__(self, name: str, files: Sequence[Path]) -> None:
         self._files: dict[str, tuple[Path, str | None]] = {}
         for path in files:
-            sheets: Sequence[str | None] = [None]
-            if path.suffix.lower() == ".xlsx":
-                sheets = _workbook_sheets(path)
+            sheets = _workbook_sheets(path) if path.suffix.lower() == ".xlsx" else [None]
             for sheet in sheets:
                 table = table_name(path) if sheet is None or len(sheets) == 1 else sheet
                 if table in self._files:
-                    message = (
-                        f"{name}: {path.name} and {self._files[table][0].name} are both the table {table!r}"
-                    )
-                    raise GraphError(f"{message}; rename one of them", code="table-duplicate")
+                    both = f"{path.name} and {self._files[table][0].name}"
+                    message = f"{name}: {both} are both the table {table!r}; rename one of them"
+                    raise GraphError(message, code="table-duplicate")
                 self._files[table] = path, sheet
         super().__init__(name, list(self._files))
         for table, (path, _) in self._files.items():
@@ -161,6 +157,16 @@ class Engine(ABC):
         """Return the keys and links of a table."""
 
 
+def _runner(connection: Any) -> Callable[[str], tuple[list[str], list[Any]]]:
+    """Return a function that runs a statement and returns column names and rows."""
+
+    def run(statement: str) -> tuple[list[str], list[Any]]:
+        cursor = connection.execute(statement)
+        return [one[0] for one in cursor.description or ()], cursor.fetchall()
+
+    return run
+
+
 class SQLite(Engine):
     """A SQLite file."""
 
@@ -176,14 +182,10 @@ class SQLite(Engine):
         """Open the file read-only."""
         import sqlite3
 
-        def run(statement: str) -> tuple[list[str], list[Any]]:
-            cursor = connection.execute(statement)
-            return [one[0] for one in cursor.description], cursor.fetchall()
-
         with reading(self.path, "SQLite"):
             address = f"file:{quote(str(self.path.absolute()))}?mode=ro"
             with closing(sqlite3.connect(address, uri=True)) as connection:
-                yield run
+                yield _runner(connection)
 
     def declared(self, run: Any, table: str) -> Declared:
         """Read PRAGMA table_info and foreign_key_list."""
@@ -212,12 +214,8 @@ class DuckDB(Engine):
         """Open the file read-only."""
         import duckdb
 
-        def run(statement: str) -> tuple[list[str], list[Any]]:
-            cursor = connection.execute(statement)
-            return [one[0] for one in cursor.description or ()], cursor.fetchall()
-
         with reading(self.path, "DuckDB"), duckdb.connect(str(self.path), read_only=True) as connection:
-            yield run
+            yield _runner(connection)
 
     def declared(self, run: Any, table: str) -> Declared:
         """Read the constraints of a table."""
@@ -249,14 +247,10 @@ class PostgreSQL(Engine):
             message = "reading PostgreSQL needs psycopg: pip install 'h3gnn[postgres]'"
             raise InputError(message, code="package-missing") from None
 
-        def run(statement: str) -> tuple[list[str], list[Any]]:
-            cursor = connection.execute(statement)
-            return [one.name for one in cursor.description or ()], cursor.fetchall()
-
         try:
             with psycopg.connect(self.url, connect_timeout=20) as connection:
                 connection.read_only = True
-                yield run
+                yield _runner(connection)
         except psycopg.Error as error:
             reason = str(error).strip().splitlines()[0]
             raise InputError(f"{hidden_password(self.url)}: {reason}", code="database-error") from None
@@ -382,7 +376,7 @@ def _as_declared(stored: Mapping[str, Any]) -> Declared:
     )
 
 
-def _workbook_sheets(path: Path) -> Sequence[str]:
+def _workbook_sheets(path: Path) -> Sequence[str | None]:
     try:
         import openpyxl
     except ImportError:
