@@ -24,9 +24,8 @@ from h3gnn.baselines.contrastive import (
     thinned,
 )
 from h3gnn.baselines.embedder import train, values_of
-from h3gnn.baselines.layers import gcn_adjacency
+from h3gnn.baselines.layers import View, gcn_adjacency
 from h3gnn.baselines.registry import System, systems
-from h3gnn.baselines.sampling import View
 from h3gnn.graphs.graph import Graph
 from tests.baselines.helpers import CPU, check_moving_average, model_on
 

@@ -8,18 +8,20 @@ import torch
 from torch import nn
 
 from h3gnn.baselines.classics import raw_features, smoothed_features
+from h3gnn.baselines.embedder import frozen_copy, set_learning_rate, update_average
 from h3gnn.baselines.layers import (
     Convolution,
     Features,
     GraphEncoder,
+    Neighbours,
     SparseMatrix,
+    Views,
     adjacency,
     edge_ends,
     gcn_adjacency,
     linear_layers,
     pairs_of,
 )
-from h3gnn.baselines.sampling import Neighbours, Views, frozen_copy, set_learning_rate, update_average
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from tests.baselines.helpers import CPU, check_moving_average

@@ -16,13 +16,13 @@ from h3gnn.baselines.embedder import BatchEmbedder, Embedder, EmbedderSettings, 
 from h3gnn.baselines.layers import (
     Convolution,
     Features,
+    Neighbours,
     SparseMatrix,
     adjacency,
     gcn_adjacency,
     linear_layers,
 )
 from h3gnn.baselines.registry import Sizes
-from h3gnn.baselines.sampling import Neighbours
 from h3gnn.graphs.graph import Graph
 
 

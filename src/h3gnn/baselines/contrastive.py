@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from h3gnn.baselines.allpairs import bytes_for_pairs, edge_cross_entropy, two_view_loss
-from h3gnn.baselines.embedder import Embedder, EmbedderSettings
+from h3gnn.baselines.embedder import Embedder, EmbedderSettings, set_learning_rate, update_average
 from h3gnn.baselines.layers import (
     Features,
     GraphEncoder,
     SparseMatrix,
+    View,
+    Views,
     adjacency,
     gcn_adjacency,
     linear_layers,
@@ -22,7 +24,6 @@ from h3gnn.baselines.layers import (
     standard_columns,
 )
 from h3gnn.baselines.registry import Sizes
-from h3gnn.baselines.sampling import View, Views, set_learning_rate, update_average
 from h3gnn.graphs.graph import Graph
 from h3gnn.training.optimizer import warmup_cosine
 

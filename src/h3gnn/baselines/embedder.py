@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, make_dataclass, replace
 from functools import cache
 from numbers import Integral
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +22,15 @@ from torch import Tensor, nn
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.layers import scaled_features
 from h3gnn.baselines.registry import ANY, Sizes, System, check_setting, systems
-from h3gnn.baselines.sampling import set_learning_rate
 from h3gnn.baselines.stacks import GridPoint
 from h3gnn.baselines.supervised import predict
 from h3gnn.errors import GraphError, InputError, LossError
 from h3gnn.graphs.convert import as_graph, input_kind
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.training.resources import free_bytes, pick_device
+from h3gnn.training.teacher import move_towards
+
+Module = TypeVar("Module", bound=nn.Module)
 
 CHECKED = 50
 """Number of epochs between two checks that the loss is finite."""
@@ -122,6 +124,23 @@ def minimize(loss: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     return loss.detach()
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of all parameters."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def frozen_copy(module: Module) -> Module:
+    """Return a copy without gradients; constant features are shared."""
+    return copy.deepcopy(module).requires_grad_(False)
+
+
+@torch.no_grad()
+def update_average(average: nn.Module, module: nn.Module, momentum: float) -> None:
+    """Move the parameters of a moving average towards those of a module."""
+    move_towards(list(average.parameters()), list(module.parameters()), 1 - momentum)
 
 
 class BatchEmbedder(Embedder):

@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from h3gnn.baselines.allpairs import bytes_for_pairs, log_sums, mean_log_sums, nearest_others, two_view_loss
-from h3gnn.baselines.embedder import Embedder, EmbedderSettings, minimize
+from h3gnn.baselines.embedder import Embedder, EmbedderSettings, frozen_copy, minimize, update_average
 from h3gnn.baselines.layers import (
     Convolution,
+    EdgePairs,
     Features,
     GraphEncoder,
+    Neighbours,
     SparseMatrix,
     adjacency,
     gcn_adjacency,
@@ -25,7 +27,6 @@ from h3gnn.baselines.layers import (
     symmetric,
 )
 from h3gnn.baselines.registry import Sizes, check_choice
-from h3gnn.baselines.sampling import EdgePairs, Neighbours, frozen_copy, update_average
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 

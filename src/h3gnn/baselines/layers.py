@@ -1,11 +1,11 @@
-"""Sparse matrices of a graph, constant node features, and layers shared by the systems."""
+"""Sparse matrices of a graph, random views and neighbours, constant node features, and layers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -336,3 +336,74 @@ def linear_layers(*widths: int, activation: Callable[[], nn.Module] = nn.ReLU) -
     """Return linear layers from each width to the next, with an activation between them."""
     first, *others = (nn.Linear(wide, out) for wide, out in pairwise(widths))
     return nn.Sequential(first, *(part for layer in others for part in (activation(), layer)))
+
+
+class View(NamedTuple):
+    """The GCN adjacency of a graph with dropped edges, and which feature columns are kept, `[features]`."""
+
+    matrix: SparseMatrix
+    kept_columns: Tensor
+
+
+class EdgePairs:
+    """Samples edges of a symmetric matrix; both directions of an edge are kept or dropped."""
+
+    def __init__(self, matrix: SparseMatrix) -> None:
+        self.count, self.pair_of = pairs_of(matrix)
+
+    def kept(self, drop: float) -> Tensor:
+        """Sample bool `[entries]`, False with probability `drop`."""
+        coins = torch.rand(self.count, device=self.pair_of.device) >= drop
+        return coins[self.pair_of]
+
+
+class Views:
+    """Samples views with dropped feature columns and edges; degrees are recomputed."""
+
+    def __init__(self, graph: Graph, device: torch.device) -> None:
+        loops = adjacency(graph, self_loops=True).to(device)
+        self.loops, self.pairs = loops, EdgePairs(loops)
+        self.is_loop = loops.rows == loops.cols
+        self.columns, self.device = graph.num_features, device
+
+    def full(self) -> SparseMatrix:
+        return symmetric(self.loops)
+
+    def draw(self, feature_drop: float, edge_drop: float) -> View:
+        columns = torch.rand(self.columns, device=self.device) >= feature_drop
+        kept = self.pairs.kept(edge_drop) | self.is_loop
+        return View(symmetric(self.loops.with_values(self.loops.values * kept)), columns)
+
+
+class Neighbours:
+    """Samples neighbours: the entries of a matrix, on its device."""
+
+    def __init__(self, matrix: SparseMatrix) -> None:
+        self.rows, self.cols = matrix.rows, matrix.cols
+        self.first = matrix.crow[:-1]
+        self.degree = matrix.crow.diff()
+
+    def draw(self, count: int) -> Tensor:
+        """Sample neighbours `[nodes, count]`, without replacement if possible; a lone node is its own."""
+        nodes, edges = self.degree.numel(), self.cols.numel()
+        device = self.degree.device
+        number, degree = torch.arange(count, device=device), self.degree[:, None]
+        itself = torch.arange(nodes, device=device)[:, None]
+        if not edges:
+            return itself.expand(-1, count)
+        order = torch.rand(edges, device=device).argsort()
+        order = order[self.rows[order].argsort(stable=True)]  # each node's neighbours among themselves
+        again = self._any(degree.expand(-1, count))
+        where = self.first[:, None] + torch.where(number < degree, number, again)
+        drawn = self.cols[order[where.clamp_max(edges - 1)]]
+        return torch.where(degree > 0, drawn, itself)
+
+    def edge(self, nodes: Tensor) -> Tensor:
+        """Sample the index of an edge of each of these nodes; each must have one."""
+        return self.first[nodes] + self._any(self.degree[nodes])
+
+    @staticmethod
+    def _any(degree: Tensor) -> Tensor:
+        """Sample an integer below each degree; 0 for degree 0."""
+        drawn = (torch.rand(degree.shape, device=degree.device) * degree).long()
+        return torch.minimum(drawn, (degree - 1).clamp_min(0))

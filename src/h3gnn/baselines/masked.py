@@ -11,11 +11,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from h3gnn.baselines.embedder import Embedder, EmbedderSettings
+from h3gnn.baselines.embedder import (
+    Embedder,
+    EmbedderSettings,
+    frozen_copy,
+    set_learning_rate,
+    update_average,
+)
 from h3gnn.baselines.layers import (
     Attention,
     Convolution,
     Features,
+    Neighbours,
     SparseMatrix,
     adjacency,
     gcn_adjacency,
@@ -23,7 +30,6 @@ from h3gnn.baselines.layers import (
     symmetric,
 )
 from h3gnn.baselines.registry import Sizes, check_choice
-from h3gnn.baselines.sampling import Neighbours, frozen_copy, set_learning_rate, update_average
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.training.optimizer import warmup_cosine
