@@ -76,9 +76,8 @@ class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
             raise InputError(message, code="label-shape")
         missing = [row for row, value in enumerate(given.tolist()) if is_missing(value)]
         if missing:
-            raise InputError(
-                f"y, row {missing[0]}: the label is missing; fit on labelled nodes only", code="label-missing"
-            )
+            message = f"y, row {missing[0]}: the label is missing; fit on labelled nodes only"
+            raise InputError(message, code="label-missing")
         return nodes, given
 
     def _decide(self, X: Any) -> Any:  # noqa: N803
@@ -256,7 +255,6 @@ def _fit_embedding(key: str, embedder: Any, graph: Graph) -> npt.NDArray[np.floa
     """Return the embedding of a graph; `key` identifies it for `memory`."""
     embedding = np.asarray(clone(embedder).fit_transform(graph), dtype=np.float32)
     if len(embedding) != graph.num_nodes:
-        raise InputError(
-            f"the embedder returned {len(embedding)} rows for {graph.num_nodes} nodes", code="embedder-rows"
-        )
+        message = f"the embedder returned {len(embedding)} rows for {graph.num_nodes} nodes"
+        raise InputError(message, code="embedder-rows")
     return embedding

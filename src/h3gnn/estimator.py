@@ -305,16 +305,13 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         on_disk = input_kind(X) == "mapped"
         if self.batch_size is None and (on_disk or is_distributed()):
             what = "a graph on disk needs" if on_disk else "several processes need"
-            raise InputError(
-                f"{what} mini-batches: give batch_size (--batch-size 1024)", code="batch-size-missing"
-            )
+            message = f"{what} mini-batches: give batch_size (--batch-size 1024)"
+            raise InputError(message, code="batch-size-missing")
         if snapshots is not None and self.batch_size is not None:
             raise InputError("snapshots need the full graph: omit batch_size", code="snapshots-in-batches")
         if snapshots is not None and checkpoints is not None:
-            raise InputError(
-                "a resumed run has no earlier snapshots: give checkpoints or snapshots, not both",
-                code="snapshots-with-checkpoints",
-            )
+            message = "a resumed run has no earlier snapshots: give checkpoints or snapshots, not both"
+            raise InputError(message, code="snapshots-with-checkpoints")
 
     def embedding_chunks(self, graph: MappedGraph | None = None) -> Iterator[Embedding]:
         """Yield the embedding in chunks `[some, n_models · D]`; a graph on disk has no `embedding_`.
@@ -348,9 +345,8 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """
         fitted = self._fitted()
         if input_kind(X) == "mapped":
-            raise InputError(
-                "a graph on disk is embedded in chunks: use embedding_chunks(graph)", code="graph-on-disk"
-            )
+            message = "a graph on disk is embedded in chunks: use embedding_chunks(graph)"
+            raise InputError(message, code="graph-on-disk")
         edge_index = one_of(edge_index, edges)
         if edge_index is None and not is_graph(X):
             self._check_in_memory()
@@ -398,10 +394,8 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         self._check_in_memory()
         fitted = self._fitted()
         if self.smoothing_ and fitted.settings["smoother"] == "powers" and not refresh:
-            raise InputError(
-                'smoother="powers" needs the whole graph; call extend(..., refresh=True)',
-                code="extend-needs-refresh",
-            )
+            message = 'smoother="powers" needs the whole graph; call extend(..., refresh=True)'
+            raise InputError(message, code="extend-needs-refresh")
         table = X if input_kind(X) == "graph" else as_graph(X, NO_EDGES, plan=self.graph_.plan)
         check_same_plan(self.graph_.plan, table.plan)
         table = align_columns(self.graph_, table)

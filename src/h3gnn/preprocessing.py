@@ -319,10 +319,7 @@ def standardizes_columns(settings: Mapping[str, Any]) -> bool:
 
 
 def fit_blocks(
-    settings: Mapping[str, Any],
-    prepared: PreparedGraph,
-    order: TrainingOrder | None,
-    device: torch.device,
+    settings: Mapping[str, Any], prepared: PreparedGraph, order: TrainingOrder | None, device: torch.device
 ) -> InputBlocks | None:
     """Return the blocks of input features, fitted in the order of training; None without."""
     if not settings["input_weight"]:

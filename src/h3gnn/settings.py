@@ -90,10 +90,8 @@ def _check_num_neighbors(name: str, value: Any) -> None:
     for one in value if isinstance(value, list | tuple) else [value]:
         is_integer = isinstance(one, numbers.Integral) and not isinstance(one, bool)
         if not is_integer or not (one >= 1 or one == -1):
-            raise InputError(
-                f"{name} must be a number of neighbours per hop, or -1 for all, not {value!r}",
-                code="value-invalid",
-            )
+            message = f"{name} must be a number of neighbours per hop, or -1 for all, not {value!r}"
+            raise InputError(message, code="value-invalid")
 
 
 LARGEST_SEED = 2**32 - 1
@@ -114,9 +112,8 @@ def parse_memory(given: int | str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(given))
     size = 0.0 if match is None else float(match[1]) * UNITS.get(match[2].upper(), 0)
     if isinstance(given, bool) or not 0 < size < 2**63:
-        raise InputError(
-            f"memory must be a size such as '8GB' or '512MiB', not {given!r}", code="value-invalid"
-        )
+        message = f"memory must be a size such as '8GB' or '512MiB', not {given!r}"
+        raise InputError(message, code="value-invalid")
     return int(size)
 
 
@@ -388,8 +385,7 @@ def _stored(name: str, setting: Setting) -> Any:
 
 
 STORED = Record(
-    {},
-    {known: _stored(name, one) for name, one in SETTINGS.items() for known in (name, one.alias) if known},
+    {}, {known: _stored(name, one) for name, one in SETTINGS.items() for known in (name, one.alias) if known}
 )
 """Settings in a file: any of them, under their current or former names, with valid values."""
 

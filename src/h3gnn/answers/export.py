@@ -137,9 +137,8 @@ def write_graphml(path: Path, what: Exported) -> list[Path]:
     ids, classes, graph = what.ids(), what.classes(), what.graph
     for text in (*ids, *graph.class_names):
         if NOT_IN_XML.search(text):
-            raise InputError(
-                f"GraphML cannot contain the name {text!r}: invalid character", code="not-in-xml"
-            )
+            message = f"GraphML cannot contain the name {text!r}: invalid character"
+            raise InputError(message, code="not-in-xml")
     columns = {"x": "double", "y": "double"} if min(what.embedding.shape) > 2 else {}
     values = reduce_columns(what.embedding, 2) if columns else np.empty((len(ids), 0), dtype=np.float32)
     if what.embedding.shape[1] <= MAX_ATTRIBUTES:
@@ -178,10 +177,8 @@ def write_faiss(path: Path, what: Exported) -> list[Path]:
     try:
         import faiss  # type: ignore[import-not-found]
     except ImportError:
-        raise InputError(
-            "--to faiss needs FAISS: `pip install faiss-cpu`; --to npy needs nothing else",
-            code="missing-library",
-        ) from None
+        message = "--to faiss needs FAISS: `pip install faiss-cpu`; --to npy needs nothing else"
+        raise InputError(message, code="missing-library") from None
     rows = what.embedding - what.embedding.mean(axis=0)
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     index = faiss.IndexFlatIP(rows.shape[1])
@@ -211,10 +208,8 @@ def check_folder(folder: Path, kind: str) -> None:
     if not folder.absolute().parent.is_dir():
         raise InputError(f"{folder}: the folder {folder.parent} does not exist", code="no-such-folder")
     if folder.is_dir() and any(folder.iterdir()) and _sizes(folder) != _recorded_sizes(folder, kind):
-        raise InputError(
-            f"{folder} contains other files; choose a new or empty folder",
-            code="folder-not-empty",
-        )
+        message = f"{folder} contains other files; choose a new or empty folder"
+        raise InputError(message, code="folder-not-empty")
 
 
 def check_ids_file(path: Path) -> None:

@@ -208,9 +208,8 @@ def _tables(graph: Graph, ids: Ids, edges: Any) -> list[NewEdgeTable]:
 def _numbered_edges(edges: Any, ids: Ids) -> Integers:
     ends = np.asarray(edges)
     if ends.ndim != 2 or ends.shape[0] != 2 or (ends.size and ends.dtype.kind not in "iu"):
-        raise GraphError(
-            f"new edges must be integers of shape [2, edges], not {list(ends.shape)}", code="edge-shape"
-        )
+        message = f"new edges must be integers of shape [2, edges], not {list(ends.shape)}"
+        raise GraphError(message, code="edge-shape")
     if ends.size and not (ends.min() >= 0 and ends.max() < ids.size):
         raise GraphError(f"a new edge has an endpoint outside 0 to {ids.size - 1}", code="edge-out-of-range")
     return ends.astype(np.int64)

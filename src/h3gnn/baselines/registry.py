@@ -107,10 +107,8 @@ class System(
         unknown = [name for name in changes if name not in asdict(self.settings)]
         if unknown:
             known = ", ".join(asdict(self.settings))
-            raise InputError(
-                f"{self.title} has no setting {', '.join(unknown)}; its settings are {known}",
-                code="unknown-setting",
-            )
+            message = f"{self.title} has no setting {', '.join(unknown)}; its settings are {known}"
+            raise InputError(message, code="unknown-setting")
         for name, value in changes.items():
             check_setting(self.title, name, value, getattr(self.settings, name))
         return replace(self.settings, **changes)

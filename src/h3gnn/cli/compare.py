@@ -62,9 +62,8 @@ def compare(
     if quick and published:
         raise InputError("give either --quick or --published", code="quick-and-published")
     if trials and (quick or published):
-        raise InputError(
-            "--trials searches settings: omit --quick and --published", code="trials-and-settings"
-        )
+        message = "--trials searches settings: omit --quick and --published"
+        raise InputError(message, code="trials-and-settings")
     chosen, named = find_methods(methods), {"epochs": epochs, "n_models": models}
     preset = preset or ("quick" if quick else None)
     model = options.build_estimator(preset, named, set_, seed=0, device=device)

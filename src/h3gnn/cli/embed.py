@@ -51,9 +51,8 @@ def embed(
         _report(out, nodes, dimensions, found.graph, which, as_json, more)
         return
     if refresh:
-        raise InputError(
-            "--refresh is for an extended graph: give --new-features and --new-edges", code="refresh-alone"
-        )
+        message = "--refresh is for an extended graph: give --new-features and --new-edges"
+        raise InputError(message, code="refresh-alone")
     source.check_unused()
     model = options.open_run(run, device, unfinished=unfinished, in_files=True)
     graph = model.graph_

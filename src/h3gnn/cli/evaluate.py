@@ -86,9 +86,8 @@ def evaluate(
         if epochs is not None or models is not None or set_:
             raise InputError("--epochs, --models and --set need --preset", code="option-needs-preset")
         if embeddings is None:
-            raise InputError(
-                "give a run, a file of embeddings, or --preset NAME with a graph", code="no-embeddings"
-            )
+            message = "give a run, a file of embeddings, or --preset NAME with a graph"
+            raise InputError(message, code="no-embeddings")
         source.check_unused()
         graph = _load(source, in_files=True) if source.is_given else None
         result = _evaluate_embeddings(embeddings, source.benchmark, graph, device, unfinished, how)
@@ -173,12 +172,7 @@ def _evaluate_preset(
 
 
 def _evaluate_embeddings(
-    embeddings: str,
-    name: str | None,
-    graph: Graph | None,
-    device: str,
-    unfinished: bool,
-    how: dict[str, Any],
+    embeddings: str, name: str | None, graph: Graph | None, device: str, unfinished: bool, how: dict[str, Any]
 ) -> Result:
     import torch
 
@@ -409,7 +403,6 @@ def _ids_beside(path: Path, positions: npt.NDArray[Any]) -> npt.NDArray[Any]:
     table = open_table(beside, role="node ids", header=True)
     ids = table.load([0]).unique_ids(0)
     if len(ids) != len(positions):
-        raise InputError(
-            f"{beside} has {len(ids)} ids, but {path} has {len(positions)} rows", code="embedding-rows"
-        )
+        message = f"{beside} has {len(ids)} ids, but {path} has {len(positions)} rows"
+        raise InputError(message, code="embedding-rows")
     return ids

@@ -112,9 +112,8 @@ def _read_unfinished(context: typer.Context, folder: Path) -> Run:
         given = context.get_parameter_source(parameter.name or "")
         if given is not None and given.name == "COMMANDLINE" and parameter.name not in WITH_RESUME:
             name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.opts[0].upper()
-            raise InputError(
-                f"--resume uses the settings of the run: omit {name}", code="resume-with-options"
-            )
+            message = f"--resume uses the settings of the run: omit {name}"
+            raise InputError(message, code="resume-with-options")
     run = read_run(folder)
     checkpoints = Path(run.checkpoints.folder)
     newest, found_in = newest_in(checkpoints)

@@ -46,8 +46,7 @@ UnfinishedOption = Annotated[
 ]
 RunArgument = Annotated[Path, argument("Folder of `h3gnn fit --out`.", "RUN")]
 EmbeddingsArgument = Annotated[
-    Text,
-    argument("Folder of `h3gnn fit --out`, or embeddings in .parquet, .csv or .npy.", "RUN|EMBEDDINGS"),
+    Text, argument("Folder of `h3gnn fit --out`, or embeddings in .parquet, .csv or .npy.", "RUN|EMBEDDINGS")
 ]
 TopOption = Annotated[
     Number, option("The k of recall at k; default: the size of the rare class.", panel="Evaluation", min=1)
@@ -160,9 +159,8 @@ class Source:
             from h3gnn.tables.read import read_graph
 
             if self.graph is not None:
-                raise InputError(
-                    f"give either the graph {self.graph} or --edges, not both", code="two-graphs"
-                )
+                message = f"give either the graph {self.graph} or --edges, not both"
+                raise InputError(message, code="two-graphs")
             tables: dict[str, Any] = {"features": self.features or None, "labels": self.labels}
             reading = self.reading()
             if plan is not None or links is not None:
@@ -177,10 +175,8 @@ class Source:
             chosen = {name: reading.pop(column, None) for name, column in names.items()}
         self._reject(reading)
         if self.graph is None:
-            raise InputError(
-                "no graph given: name one (`h3gnn datasets` lists them), or give a file or --edges",
-                code="no-graph",
-            )
+            message = "no graph given: name one (`h3gnn datasets` lists them), or give a file or --edges"
+            raise InputError(message, code="no-graph")
         return with_splits(with_task(_named_graph(self.graph, self.data_dir, **chosen), task))
 
     def _open_mapped(self, folder: str, accepted: bool) -> Graph:
@@ -193,9 +189,8 @@ class Source:
                 code="graph-on-disk",
             )
         if self.labels is not None:
-            raise InputError(
-                f"{folder} is a graph on disk: give labels to `h3gnn prepare --labels`", code="graph-on-disk"
-            )
+            message = f"{folder} is a graph on disk: give labels to `h3gnn prepare --labels`"
+            raise InputError(message, code="graph-on-disk")
         self._reject(self.reading())
         return cast("Graph", open_mapped(folder))
 

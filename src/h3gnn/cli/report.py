@@ -174,7 +174,6 @@ def _colour(model: H3GNN, key: str | None) -> Category | Measure:
     measures = {one.key: one for one in node_measures(model, model.graph_, token_attention(model))}
     if key not in measures:
         known = ["cluster"] if classes is None else ["class", "cluster"]
-        raise InputError(
-            f"--colour {key}: this run has {', '.join([*known, *measures])}", code="value-invalid"
-        )
+        message = f"--colour {key}: this run has {', '.join([*known, *measures])}"
+        raise InputError(message, code="value-invalid")
     return measures[key]

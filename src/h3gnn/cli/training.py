@@ -30,9 +30,8 @@ def checkpoint_policy(
 
     if every is None and minutes is None:
         if keep is not None:
-            raise InputError(
-                "--keep needs --checkpoint-every or --checkpoint-minutes", code="keep-without-checkpoints"
-            )
+            message = "--keep needs --checkpoint-every or --checkpoint-minutes"
+            raise InputError(message, code="keep-without-checkpoints")
         if out is None or not is_alone():
             return None
         return Checkpoints(out / CHECKPOINTS, None, None, 1, keep_finished=True, only_when_stopped=True)

@@ -55,9 +55,8 @@ def find_probe(name: str, *, numbers: bool = False) -> Callable[..., Candidates]
     """Return a probe of classes or numbers by name."""
     if numbers and name in PROBES:
         if name not in OF_NUMBERS:
-            raise InputError(
-                f"the probe {name!r} predicts classes only: omit --probe", code="task-unsupported"
-            )
+            message = f"the probe {name!r} predicts classes only: omit --probe"
+            raise InputError(message, code="task-unsupported")
         return OF_NUMBERS[name]
     if name not in PROBES:
         raise InputError(f"unknown probe {name!r}; the probes are {', '.join(PROBES)}", code="unknown-probe")

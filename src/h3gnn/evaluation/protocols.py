@@ -209,10 +209,8 @@ class Protocol:
     def epoch_rule(self, requested: str) -> str:
         """Return the epoch rule under this protocol."""
         if requested not in EPOCH_RULES:
-            raise InputError(
-                f"unknown epoch rule {requested!r}; choose one of {', '.join(EPOCH_RULES)}",
-                code="unknown-epoch-rule",
-            )
+            message = f"unknown epoch rule {requested!r}; choose one of {', '.join(EPOCH_RULES)}"
+            raise InputError(message, code="unknown-epoch-rule")
         return "best test epoch" if self.uses_test_labels else requested
 
     def choose(
@@ -290,9 +288,8 @@ PROTOCOLS = {protocol.name: protocol for protocol in (VALIDATION, PUBLISHED)}
 def find_protocol(name: str) -> Protocol:
     """Return a protocol by its name."""
     if name not in PROTOCOLS:
-        raise InputError(
-            f"unknown protocol {name!r}; choose one of {', '.join(PROTOCOLS)}", code="unknown-protocol"
-        )
+        message = f"unknown protocol {name!r}; choose one of {', '.join(PROTOCOLS)}"
+        raise InputError(message, code="unknown-protocol")
     return PROTOCOLS[name]
 
 

@@ -334,9 +334,8 @@ def _check_alike(results: Mapping[str, Result], out: Path | None) -> None:
         for score in scores
     )
     if len(splits) > 1 or len(seeds) > 1 or 0 in splits or unlike:
-        raise InputError(
-            f"{out} holds results of other splits or seeds; choose another file", code="comparison"
-        )
+        message = f"{out} holds results of other splits or seeds; choose another file"
+        raise InputError(message, code="comparison")
 
 
 def _write(path: Path, kept: dict[str, Any], comparison: Comparison | None = None) -> None:

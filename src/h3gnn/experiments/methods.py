@@ -302,12 +302,7 @@ _LISTED = (
         **LEAVES,
     ),
     tabular(
-        "label-propagation",
-        "label propagation",
-        propagation,
-        WALKS,
-        ("edges",),
-        restart=WALKS["restart"],
+        "label-propagation", "label propagation", propagation, WALKS, ("edges",), restart=WALKS["restart"]
     ),
     replace(
         tabular(

@@ -112,10 +112,8 @@ def _find_ids(loaded: LoadedTable, nodes: NodeIndex, ids: npt.NDArray[Any], want
     """Return the column that holds the nodes' ids: the given one, else the one with the most nodes."""
     table = loaded.table
     if wanted is not None and wanted not in table.names:
-        raise InputError(
-            f"{table.path} has no column {wanted!r}; it has {', '.join(map(repr, table.names))}",
-            code="unknown-column",
-        )
+        message = f"{table.path} has no column {wanted!r}; it has {', '.join(map(repr, table.names))}"
+        raise InputError(message, code="unknown-column")
     columns = range(len(table.names)) if wanted is None else [table.names.index(wanted)]
     found = {at: loaded.find(at, nodes) for at in columns}
     hits = {at: np.unique(rows[rows >= 0]).size for at, rows in found.items()}

@@ -154,9 +154,8 @@ def compare_run(model: H3GNN, graph: Graph, other: H3GNN, name: str) -> tuple[Ot
     """Return the differences of another run, and its embedding of this run's nodes, `[nodes, D]`."""
     there = other.graph_
     if not there.in_memory:
-        raise InputError(
-            f"the graph of {name} lies in files, and a report needs it in memory", code="graph-on-disk"
-        )
+        message = f"the graph of {name} lies in files, and a report needs it in memory"
+        raise InputError(message, code="graph-on-disk")
     if not (graph.has_ids or there.has_ids) and graph.num_nodes != there.num_nodes:
         raise InputError(
             f"{name} has {there.num_nodes:,} nodes and this run {graph.num_nodes:,}, and none has ids, so "

@@ -160,15 +160,11 @@ def labels_and_masks(graph: Graph) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return classes or numbers, training, validation and test masks; reject a graph without them."""
     labels = graph.labels if graph.targets is None else graph.targets
     if labels is None or not graph.labelled.any():
-        raise InputError(
-            f"{graph.provenance.source} has no labels to score against; `h3gnn cluster` needs none",
-            code="no-labels",
-        )
+        message = f"{graph.provenance.source} has no labels to score against; `h3gnn cluster` needs none"
+        raise InputError(message, code="no-labels")
     if graph.train_mask is None or graph.val_mask is None or graph.test_mask is None:
-        raise InputError(
-            f"{graph.provenance.source} has no splits into training, validation and test nodes",
-            code="no-splits",
-        )
+        message = f"{graph.provenance.source} has no splits into training, validation and test nodes"
+        raise InputError(message, code="no-splits")
     return labels, graph.train_mask, graph.val_mask, graph.test_mask
 
 

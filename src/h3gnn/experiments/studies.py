@@ -57,10 +57,8 @@ def open_study(graph: Graph, name: str, storage: str | None, objective: str) -> 
         study.get_trials(deepcopy=False)  # detects a damaged storage now
         for key, value in {"graph": graph.provenance.sha256, "objective": objective}.items():
             if study.user_attrs.get(key, value) != value:
-                raise InputError(
-                    f"the study {name} belongs to another {key}; choose another name with --study",
-                    code="study-mismatch",
-                )
+                message = f"the study {name} belongs to another {key}; choose another name with --study"
+                raise InputError(message, code="study-mismatch")
             study.set_user_attr(key, value)
     return study
 
@@ -74,9 +72,8 @@ def _open_storage(storage: str | None) -> Any:
     if storage.endswith(".log"):
         return JournalStorage(JournalFileBackend(storage))
     if "://" not in storage:
-        raise InputError(
-            f"--storage {storage}: write sqlite:///{storage}, or FILE.log for a journal", code="storage"
-        )
+        message = f"--storage {storage}: write sqlite:///{storage}, or FILE.log for a journal"
+        raise InputError(message, code="storage")
     return RDBStorage(
         storage,
         engine_kwargs={"connect_args": {"timeout": TIMEOUT}} if storage.startswith("sqlite") else None,

@@ -17,16 +17,7 @@ from h3gnn.answers.columns import LINKS, NEIGHBOURS, OWN, NodeColumns, walk_step
 from h3gnn.baselines import Progress
 from h3gnn.baselines.classics import raw_features
 from h3gnn.baselines.supervised import Predictions, best_predictions, joint_progress
-from h3gnn.evaluation.heads import (
-    Basis,
-    Floats,
-    Head,
-    LinearHead,
-    Pool,
-    Rows,
-    Target,
-    TreeHead,
-)
+from h3gnn.evaluation.heads import Basis, Floats, Head, LinearHead, Pool, Rows, Target, TreeHead
 from h3gnn.evaluation.propagation import PropagationHead, correct_and_smooth
 from h3gnn.graphs.graph import Graph
 

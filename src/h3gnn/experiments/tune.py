@@ -407,10 +407,8 @@ def tune_from_list(
     """
     ranges = space.choices
     if "n_models" in ranges:
-        raise InputError(
-            "--choices n_models: every setting has the models of the preset; give --models",
-            code="n-models-choice",
-        )
+        message = "--choices n_models: every setting has the models of the preset; give --models"
+        raise InputError(message, code="n-models-choice")
     method = replace(METHODS["h3gnn"], title="H3GNN, tuned", ranges=ranges)
     varied = {"epochs": budget.eval_epochs} if budget.eval_epochs else {}
     check_varied({**ranges, **varied}, budget.trials, method.title)

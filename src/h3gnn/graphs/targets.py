@@ -202,10 +202,8 @@ def _numbers(texts: Sequence[str | None], name: str, form: str, task: str) -> Fl
     if task == AUTO and not looks_numeric and (notation is None or notation.doubt):
         return None
     if notation is not None and notation.doubt:
-        raise GraphError(
-            f"{name}: {notation.doubt}; {notations(name, distinct)}",
-            code=notation.code,
-        )
+        message = f"{name}: {notation.doubt}; {notations(name, distinct)}"
+        raise GraphError(message, code=notation.code)
     form = "plain" if notation is None else notation.form
     values = [np.nan if text is None or is_missing_word(text) else parse_number(text, form) for text in texts]
     for row, value in enumerate(values):

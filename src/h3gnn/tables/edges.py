@@ -91,11 +91,7 @@ class Edges:
 
 
 def open_edges(
-    path: Any,
-    source: Column | None,
-    target: Column | None,
-    weight: Column | None,
-    style: dict[str, Any],
+    path: Any, source: Column | None, target: Column | None, weight: Column | None, style: dict[str, Any]
 ) -> EdgeTable:
     """Find the columns: the given ones, else those with telling names, else the first two."""
     table = open_table(path, role="edges", expected=(source, target, weight), **style)

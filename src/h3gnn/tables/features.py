@@ -165,9 +165,7 @@ def _read_array(source: Any) -> FeatureFile:
 
 
 def read_features(
-    paths: Sequence[Any],
-    options: FeatureOptions,
-    added: Callable[[Ids], Ids] | None = None,
+    paths: Sequence[Any], options: FeatureOptions, added: Callable[[Ids], Ids] | None = None
 ) -> FeatureFile:
     """Read the features and the ids of their rows; columns that are no numbers are encoded.
 

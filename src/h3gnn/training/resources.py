@@ -50,9 +50,8 @@ def pick_device(device: str) -> torch.device:
         raise InputError(f"device {device!r} is not supported: use auto, cpu or cuda", code="device-unknown")
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if picked.type == "cuda" and (picked.index or 0) >= devices:
-        raise InputError(
-            f"there is no device {device!r}: torch finds {devices} GPU(s)", code="device-missing"
-        )
+        message = f"there is no device {device!r}: torch finds {devices} GPU(s)"
+        raise InputError(message, code="device-missing")
     return picked
 
 

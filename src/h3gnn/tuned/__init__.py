@@ -65,10 +65,8 @@ def _content(name: str) -> dict[str, Any]:
         return _shipped()[name]
     if not name.endswith(".json"):
         names = ", ".join(preset_names())
-        raise InputError(
-            f"there is no preset {name!r}; use one of {names}, or a file written by `h3gnn tune`",
-            code="unknown-preset",
-        )
+        message = f"there is no preset {name!r}; use one of {names}, or a file written by `h3gnn tune`"
+        raise InputError(message, code="unknown-preset")
     try:
         content = Path(name).read_bytes()
     except FileNotFoundError:
