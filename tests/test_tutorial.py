@@ -36,5 +36,5 @@ def test_the_whole_tutorial(tmp_path: Path) -> None:
 
 def words(text: str) -> list[str]:
     """Return the words of an output without progress lines and numbers, which depend on the machine."""
-    without = re.sub(r"h3gnn: .*( epochs: about | % in \d+ s \().*\n", "", text)
+    without = re.sub(r"h3gnn: .*(scoring|placing| epochs: about | % in \d+ s \().*\n", "", text)
     return re.findall(r"[^\W\d_]{3,}", without)
