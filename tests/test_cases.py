@@ -108,3 +108,14 @@ def test_a_case_reaches_its_accuracy(case: str, folder: Path) -> None:
     accuracy = re.compile(r"^accuracy +([\d.]+)$", flags=re.MULTILINE)
     output = run_in_shell(commands_of(case), folder)
     assert abs(float(accuracy.findall(output)[0]) - float(accuracy.findall(CASES[case])[0])) < 0.05
+
+
+def test_the_first_example_of_the_readme_is_the_fraud_case() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## ")[0]
+    commands = re.sub(r" +#.*", "", shell_blocks(readme)[0]).splitlines()
+    known = commands_of("Fraud").replace("fraud-run/", "run/").replace("new-predictions.csv", "new.csv")
+    assert len(commands) == 5
+    assert set(commands) <= set(known.splitlines())
+    rows = dict(re.findall(r"^\| (\S.*?) \| ([\d.]+) ± ", CASES["Fraud"], flags=re.MULTILINE))
+    figures = [rows[name] for name in ("`h3gnn predict`", "boosting", "boosting + neighbours")]
+    assert re.findall(r"\b0\.\d{3}\b", readme) == figures
