@@ -29,7 +29,8 @@ from sklearn.preprocessing import StandardScaler, normalize
 from h3gnn.answers.columns import LINKS, NEIGHBOURS, OWN, NodeColumns, walk_step
 from h3gnn.evaluation.heads import FLOOR, Target
 from h3gnn.evaluation.propagation import PropagationHead, correct_and_smooth
-from h3gnn.graphs.graph import Graph, scipy_features
+from h3gnn.graphs.graph import Graph
+from h3gnn.graphs.scaling import scipy_features
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

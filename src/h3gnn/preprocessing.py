@@ -77,15 +77,12 @@ def _read_table(estimator: BaseEstimator, table: Any, fitted: Graph | None = Non
         unique = table.index.is_unique and not table.index.hasnans  # not so in a bootstrap sample
         nodes = read_features([table if unique else table.reset_index(drop=True)], FeatureOptions(plan=plan))
         table = pd.DataFrame(nodes.values, columns=list(nodes.names) or None)
-        names = nodes.names
-        if (
-            fitted is not None
-            and names
-            and (fitted.feature_names or {*names} == {*counted(fitted.num_features)})
-        ):
-            order = column_order(fitted.feature_names or counted(fitted.num_features), names)
+        names, known = nodes.names, () if fitted is None else fitted.feature_names
+        usual = () if fitted is None else counted(fitted.num_features)
+        if fitted is not None and names and (known or {*names} == {*usual}):
+            order = column_order(known or usual, names)
             table = table if order is None else table.iloc[:, order]
-            table = table if fitted.feature_names else table.set_axis(range(len(names)), axis="columns")
+            table = table if known else table.set_axis(range(len(names)), axis="columns")
     values = validate_data(estimator, table, accept_sparse="csr", dtype=np.float32, reset=fitted is None)
     return values, nodes if is_table(table) else FeatureFile(values, np.arange(values.shape[0]), False)
 

@@ -5,8 +5,7 @@ import scipy.sparse as sp
 import torch
 
 from h3gnn.graphs.checks import check_graph
-from h3gnn.graphs.graph import torch_features
-from h3gnn.graphs.scaling import csr_features, fit_scaler
+from h3gnn.graphs.scaling import csr_features, fit_scaler, torch_features
 
 COUNTS = torch.tensor([[3, 0, 4, 0], [0, 0, 0, 0], [0, 5, 0, 0], [1, 0, 0, 0]]).float()
 

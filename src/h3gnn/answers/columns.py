@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from h3gnn.graphs.graph import AdjacencyRows, GraphLike, scipy_features
-from h3gnn.graphs.scaling import FeatureScaler
+from h3gnn.graphs.graph import AdjacencyRows, GraphLike
+from h3gnn.graphs.scaling import FeatureScaler, scipy_features
 
 Embedding = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]

@@ -316,14 +316,10 @@ def _rules(plan: EdgePlan | None, reading: Mapping[str, Any]) -> EdgeRules:
     given = {name: reading[name] for name in names if reading.get(name) is not None}
     if plan is None:
         return EdgeRules(**{"bipartite": False, **given})
-    for name in (
-        name for name in MEANING if given.get(name, getattr(plan.rules, name)) != getattr(plan.rules, name)
-    ):
-        value = getattr(plan.rules, name)
-        message = (
-            f"the model was fitted with {name}={value!r}, not {given[name]!r}: omit the option, or fit again"
-        )
-        raise InputError(message, code="plan-differs")
+    for name, value in ((name, getattr(plan.rules, name)) for name in MEANING):
+        if given.get(name, value) != value:
+            message = f"the model was fitted with {name}={value!r}, not {given[name]!r}"
+            raise InputError(f"{message}: omit the option, or fit again", code="plan-differs")
     return replace(plan.rules, **given)
 
 
@@ -403,10 +399,8 @@ def _only_table(plan: LinkPlan, table: NewEdgeTable) -> str:
     """Return the fitted table that edges without a table continue."""
     if len(plan.tables) > 1:
         names = ", ".join(one.table for one in plan.tables)
-        message = (
-            f"{table.name} could continue any of the fitted tables {names}: give tables of edges by name"
-        )
-        raise GraphError(message, code="edge-table-ambiguous")
+        message = f"{table.name} could continue any of the fitted tables {names}"
+        raise GraphError(f"{message}: give tables of edges by name", code="edge-table-ambiguous")
     return plan.tables[0].table
 
 
@@ -465,8 +459,5 @@ def _both_ways(
     count = int(missing.sum())
     message = f"{count:,} new edges are added in both directions, as all edges of the fitted graph are"
     both = np.concatenate([ends, ends[::-1, missing]], axis=1)
-    return (
-        both,
-        [*weights, *(heavy[missing] for heavy in weights)],
-        [Repair("reverse-edges-added", message, count)],
-    )
+    added = [heavy[missing] for heavy in weights]
+    return both, [*weights, *added], [Repair("reverse-edges-added", message, count)]

@@ -27,6 +27,7 @@ from h3gnn.graphs.canonical import node_order
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph, reorder_nodes
 from h3gnn.graphs.ids import check_ids
+from h3gnn.graphs.scaling import scipy_features
 from h3gnn.graphs.structural import simple_adjacency, structural_features
 
 Floats = npt.NDArray[np.float32]
@@ -171,8 +172,7 @@ def reduced_features(graph: Graph, most: int) -> Floats:
     """Return the features, scaled as for training and centred, reduced to principal components."""
     scaled: Any = graph.fit_scaler("auto")(graph.features)
     if scaled.layout == torch.sparse_csr:
-        parts = (scaled.values().numpy(), scaled.col_indices().numpy(), scaled.crow_indices().numpy())
-        matrix = sp.csr_array(parts, shape=(graph.num_nodes, graph.num_features))
+        matrix = scipy_features(scaled)
         if min(matrix.shape) > most + 1:
             from sklearn.decomposition import TruncatedSVD
 

@@ -30,6 +30,7 @@ from h3gnn.graphs.canonical import node_order
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.ids import match_by_id_or_position
 from h3gnn.graphs.profile import local_homophily, simple_edges
+from h3gnn.graphs.scaling import scipy_features
 from h3gnn.report.findings import (
     RAW,
     TRAINED,
@@ -370,13 +371,10 @@ def raw_features(graph: Graph) -> Floats:
     if graph.num_nodes * graph.num_features <= MOST_RAW_VALUES:
         dense: npt.NDArray[np.float32] = graph.dense_features().numpy()
         return dense
-    import scipy.sparse as sp
     from sklearn.decomposition import TruncatedSVD
 
     rows: Any = graph.features
-    if rows.layout == torch.sparse_csr:
-        parts = (rows.values().numpy(), rows.col_indices().numpy(), rows.crow_indices().numpy())
-        rows = sp.csr_array(parts, shape=(graph.num_nodes, graph.num_features))
+    rows = scipy_features(rows) if rows.layout == torch.sparse_csr else rows
     reduced: npt.NDArray[np.float32] = TruncatedSVD(128, random_state=0).fit_transform(rows)
     return reduced.astype(np.float32)
 

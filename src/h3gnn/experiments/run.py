@@ -90,13 +90,8 @@ def run_method(
     settings, params = settings_of(method, model, grid), method_params(method, model, grid)
     chooses = method.takes_settings and bool(settings["epochs"])
     options: dict[str, Any] = {"protocol": protocol, "epoch_rule": epoch_rule if chooses else "last"}
-    options |= {
-        "probe": method.probe,
-        "cluster": cluster and graph.targets is None,
-        "parts": settings.get("n_models", 1),
-        "top": top,
-    }
-    options["progress"] = scoring
+    options |= {"probe": method.probe, "cluster": cluster and graph.targets is None}
+    options |= {"parts": settings.get("n_models", 1), "top": top, "progress": scoring}
     rule = build_evaluator(graph, **options).epoch_rule  # rejects a graph without labels before training
     if chooses and rule != "last":
         params["snapshots"] = snapshots
@@ -142,15 +137,12 @@ def make_result(
     """Return the scores of each seed as a result, with what identifies the graph."""
     labels, train, val, _ = labels_and_masks(graph)
     rare = rarest_known_class(labels, train, val)
+    number = str(rare) if graph.num_classes else ""
     return Result(
         graph=name or graph.provenance.source,
         sha256=graph.provenance.sha256,
         seconds=time.perf_counter() - started,
-        rare=graph.class_names[rare]
-        if rare < graph.num_classes
-        else ""
-        if graph.num_classes == 0
-        else str(rare),
+        rare=graph.class_names[rare] if rare < graph.num_classes else number,
         **facts,
         **join_seeds(scores),
     )

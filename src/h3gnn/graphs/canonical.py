@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 import torch
+
+from h3gnn.graphs.scaling import scipy_features
 
 if TYPE_CHECKING:
     from h3gnn.graphs.graph import Graph, GraphLike
@@ -51,13 +52,7 @@ def _project(graph: Graph) -> npt.NDArray[np.float64]:
         features = graph.features.double().numpy()
         deviation = features.std(axis=0)
     else:
-        stored = graph.features
-        parts = (
-            stored.values().double().numpy(),
-            stored.col_indices().numpy(),
-            stored.crow_indices().numpy(),
-        )
-        features = sp.csr_array(parts, shape=(graph.num_nodes, graph.num_features))
+        features = scipy_features(graph.features).astype(np.float64)
         mean, square = (np.asarray(part.mean(axis=0)).ravel() for part in (features, features * features))
         deviation = np.sqrt(np.maximum(square - mean**2, 0))
     direction = np.random.default_rng(0).normal(size=graph.num_features)

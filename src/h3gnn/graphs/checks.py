@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import GraphError
-from h3gnn.graphs.graph import Graph, content_hash, torch_features
+from h3gnn.graphs.graph import Graph, content_hash
 from h3gnn.graphs.ids import is_missing
 from h3gnn.graphs.provenance import Kind, Provenance, Repair
+from h3gnn.graphs.scaling import torch_features
 from h3gnn.resources import check_memory
 
 Locate = Callable[[str, int], str]
@@ -229,14 +230,9 @@ def counted(columns: int) -> tuple[str, ...]:
 
 def numbers_of_table(features: Any) -> Any:
     """Return the numbers of an array or a sparse matrix, `[nodes, features]`."""
-    try:
-        table = features if is_sparse(features) or isinstance(features, Tensor) else np.asarray(features)
-    except ValueError:
-        message = "the features are ragged: their rows do not all have the same length"
-        raise GraphError(message, code="not-an-array") from None
-    if len(table.shape) != 2:
-        message = f"the features must be a table, one row per node, but have {len(table.shape)} dimension(s)"
-        raise GraphError(message, code="features-not-a-table")
+    kept = is_sparse(features) or isinstance(features, Tensor)
+    table = features if kept else as_numpy(features, "the features")
+    _check_table(table.shape)
     return table
 
 

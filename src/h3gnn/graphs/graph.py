@@ -19,7 +19,7 @@ from h3gnn.errors import GraphError
 from h3gnn.graphs.canonical import FIXED_ORDER, canonical_order, node_order
 from h3gnn.graphs.edge_plan import EdgePlan
 from h3gnn.graphs.provenance import Provenance, Repair
-from h3gnn.graphs.scaling import FeatureScaler, csr_features, fit_scaler
+from h3gnn.graphs.scaling import FeatureScaler, fit_scaler, scipy_features, torch_features
 from h3gnn.resources import check_memory
 
 if TYPE_CHECKING:
@@ -387,19 +387,6 @@ def content_hash(
         digest.update(f"{array.dtype.str}{array.shape}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
-
-
-def scipy_features(features: Tensor) -> sp.csr_array:
-    """Return sparse features as a scipy array that shares their memory."""
-    parts = (features.values().numpy(), features.col_indices().numpy(), features.crow_indices().numpy())
-    return sp.csr_array(parts, shape=(features.shape[0], features.shape[1]))
-
-
-def torch_features(matrix: Any) -> Tensor:
-    """Return a scipy CSR matrix of float32 as a CSR tensor."""
-    crow, cols = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
-    rows, columns = matrix.shape
-    return csr_features(crow, cols, torch.from_numpy(matrix.data), (int(rows), int(columns)))
 
 
 def random_splits(

@@ -13,9 +13,10 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from h3gnn.graphs.graph import Graph, scipy_features
+from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.libraries import import_pyg
 from h3gnn.graphs.provenance import Repair
+from h3gnn.graphs.scaling import scipy_features
 from h3gnn.graphs.structural import simple_adjacency
 
 LEVEL = 0.95
@@ -375,6 +376,7 @@ def profile(graph: Graph) -> GraphProfile:
     labels = torch.empty(0) if graph.labels is None else graph.labels
     labelled = int((labels >= 0).sum())
     measured = measure_homophily(edges, labels, graph.num_classes) if labelled else None
+    links = None if graph.link_columns is None else graph.link_columns.plan
     return GraphProfile(
         source=graph.provenance.source,
         sha256=graph.provenance.sha256,
@@ -398,9 +400,7 @@ def profile(graph: Graph) -> GraphProfile:
         repairs=graph.provenance.repairs,
         verdict=verdict(measured, edges=int(adjacency.nnz), smoothness=centred, labelled=labelled),
         columns=() if graph.plan is None else tuple(column.as_dict() for column in graph.plan.columns),
-        links=None
-        if graph.link_columns is None
-        else {"names": graph.link_columns.names, "tables": graph.link_columns.plan.as_dict()["tables"]},
+        links=None if links is None else {"names": links.names, "tables": links.as_dict()["tables"]},
     )
 
 

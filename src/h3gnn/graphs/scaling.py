@@ -9,6 +9,8 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -151,3 +153,16 @@ def csr_features(crow: Tensor, cols: Tensor, values: Tensor, shape: tuple[int, i
     """Return sparse features with checked indices, without torch's warning that the layout is in beta."""
     with warnings.catch_warnings(action="ignore"):
         return torch.sparse_csr_tensor(crow, cols, values, shape, check_invariants=True)
+
+
+def scipy_features(features: Tensor) -> sp.csr_array:
+    """Return sparse features as a scipy array that shares their memory."""
+    parts = (features.values().numpy(), features.col_indices().numpy(), features.crow_indices().numpy())
+    return sp.csr_array(parts, shape=(features.shape[0], features.shape[1]))
+
+
+def torch_features(matrix: Any) -> Tensor:
+    """Return a scipy CSR matrix of float32 as a CSR tensor."""
+    crow, cols = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
+    rows, columns = matrix.shape
+    return csr_features(crow, cols, torch.from_numpy(matrix.data), (int(rows), int(columns)))

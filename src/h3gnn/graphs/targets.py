@@ -64,11 +64,8 @@ def split_known(values: Any) -> dict[str, Any]:
     """Return one value per node of an object as `targets` if some have fractions, else as `labels`."""
     given = as_numpy(values, "the labels")
     given = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given
-    return (
-        {"targets": given}
-        if given.dtype.kind == "f" and has_fractions(given)
-        else {"labels": as_labels(given)}
-    )
+    numbers = given.dtype.kind == "f" and has_fractions(given)
+    return {"targets": given} if numbers else {"labels": as_labels(given)}
 
 
 def unknown_labels(values: Any) -> tuple[Repair, ...]:
@@ -87,13 +84,10 @@ def unknown_labels(values: Any) -> tuple[Repair, ...]:
     message = f"{count:,} of {given.size:,} labels are negative or NaN, which means unknown"
     repairs = [Repair("labels-unknown", message, count)] if count else []
     distinct = np.unique(given[given >= 0])
-    if len(distinct) > MOST_CLASSES and distinct[-1] >= len(
-        distinct
-    ):  # no codes of classes, which have no gaps
-        message = f"the labels are {len(distinct):,} distinct numbers, which look like a number to predict"
-        repairs.append(
-            Repair("label-looks-numeric", f"{message}: --task regression", len(distinct), warn=True)
-        )
+    size = len(distinct)
+    if size > MOST_CLASSES and distinct[-1] >= size:  # codes of classes have no gaps
+        message = f"the labels are {size:,} distinct numbers, which look like a number to predict"
+        repairs.append(Repair("label-looks-numeric", f"{message}: --task regression", size, warn=True))
     return tuple(repairs)
 
 

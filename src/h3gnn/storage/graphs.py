@@ -40,14 +40,8 @@ SEEN_BY_ENCODER = {"unreadable": Integer(0), "least": MEASURED, "most": MEASURED
 SEEN_BY_ENCODER |= {"texts": Integer(0), "unlike": Integer(0)}
 COLUMN = Record(
     {
-        **{
-            "name": Text(),
-            "kind": OneOf((*KINDS, LEAK)),
-            "form": Text(),
-            "why": Text(),
-            "how": Text(),
-            "said": bool,
-        },
+        **{"name": Text(), "kind": OneOf((*KINDS, LEAK)), "form": Text()},
+        **{"why": Text(), "how": Text(), "said": bool},
         "encoder": OneOf(("", UNCHANGED, *ENCODERS)),
         "names": ListOf(Text()),
         "plain": DictOf(Any),
@@ -204,6 +198,7 @@ def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) 
         check_range("node_types", tensors["node_types"], -1, len(types))
     edges = description.get("edge_plan")
     has_ids = "node_ids" in tensors
+    ids = ids_of("node_ids", tensors["node_ids"], nodes) if has_ids else np.arange(nodes, dtype=np.int64)
     return Graph(
         features=features,
         edge_index=tensors["edge_index"],
@@ -212,9 +207,7 @@ def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) 
         target_name=description.get("target_name", ""),
         feature_names=columns,
         type_names=types,
-        node_ids=ids_of("node_ids", tensors["node_ids"], nodes)
-        if has_ids
-        else np.arange(nodes, dtype=np.int64),
+        node_ids=ids,
         has_ids=has_ids,
         plan=plan,
         edge_plan=None if edges is None else EdgePlan.from_dict(edges),

@@ -123,22 +123,15 @@ def features_out_of_range(fitted: Tensor, new: Tensor, names: Sequence[str]) -> 
         outside = ((rows < least - margin) | (rows > most + margin)).sum(dim=0)
     columns = torch.nonzero(outside).flatten().tolist()
     named = [names[at] if names else f"column {at + 1}" for at in columns]
-    notes = [
-        Repair(
-            "numbers-out-of-range",
-            f"{name}: {_range_words(int(outside[at]), len(new))}",
-            int(outside[at]),
-            (name,),
-        )
-        for at, name in zip(columns[:MOST_NOTES], named, strict=False)
-    ]
+    notes = []
+    for at, name in zip(columns[:MOST_NOTES], named, strict=False):
+        count = int(outside[at])
+        message = f"{name}: {_range_words(count, len(new))}"
+        notes.append(Repair("numbers-out-of-range", message, count, (name,)))
     if rest := named[MOST_NOTES:]:
-        message = (
-            f"{len(rest):,} more columns have numbers outside of the range of the fit: {shortened(rest, 5)}"
-        )
-        notes.append(
-            Repair("numbers-out-of-range", message, int(outside[columns[MOST_NOTES:]].sum()), tuple(rest))
-        )
+        count, listed = int(outside[columns[MOST_NOTES:]].sum()), shortened(rest, 5)
+        message = f"{len(rest):,} more columns have numbers outside of the range of the fit: {listed}"
+        notes.append(Repair("numbers-out-of-range", message, count, tuple(rest)))
     return tuple(notes)
 
 
@@ -179,9 +172,8 @@ def _missing(name: str, encoder: Encoder, seen: Seen | None, values: Array) -> R
         return None
     if gaps == rows or _is_clearly_larger(gaps, rows, seen.missing, seen.rows):
         share, before = (100 * part / whole for part, whole in ((gaps, rows), (seen.missing, seen.rows)))
-        message = (
-            f"{name}: {gaps:,} of {rows:,} rows have no value ({share:.0f} %, in the fit {before:.0f} %)"
-        )
+        shares = f"{share:.0f} %, in the fit {before:.0f} %"
+        message = f"{name}: {gaps:,} of {rows:,} rows have no value ({shares})"
         return Repair("missing-values-increased", message, gaps, (name,))
     return None
 

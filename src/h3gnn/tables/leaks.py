@@ -16,9 +16,10 @@ import numpy.typing as npt
 import torch
 
 from h3gnn.errors import GraphError, as_list, as_option, shortened
-from h3gnn.graphs.graph import Graph, GraphLike, scipy_features
+from h3gnn.graphs.graph import Graph, GraphLike
 from h3gnn.graphs.link_columns import OF_VALUES, LinkTable
 from h3gnn.graphs.provenance import Repair
+from h3gnn.graphs.scaling import scipy_features
 from h3gnn.tables.roles import words_in
 
 MIN_ROWS, MIN_OTHERS = 30, 5

@@ -374,7 +374,8 @@ def _fit_plan(
     values, plan = _join_columns(plans, inferred)
     leaks = {} if target is None else plan.leaks(values, target)
     if left_out := {name: why for name, why in leaks.items() if not plans[name].declared}:
-        plans |= {name: _leaking(plans[name], why) for name, why in left_out.items()}
+        for name, why in left_out.items():
+            plans[name] = ColumnPlan(name, LEAK, "", leak_reason(name, plans[name].kind, why))
         values, plan = _join_columns(plans, inferred)
     kept = tuple(kept_leak(name, why) for name, why in leaks.items() if name not in left_out)
     return values, plan, (*plan.repairs(), *kept)
@@ -403,20 +404,13 @@ def _own_target(inferred: Mapping[str, tuple[InferredType, Cells]]) -> Target | 
     """Return the class that a column of the table holds."""
     for name, (found, cells) in inferred.items():
         if found.kind == "label":
-            texts = pd.Series(
-                [None if one is None or one.lower() in NULL_WORDS else one for one in cells.texts]
-            )
-            codes, classes = pd.factorize(texts)
+            known = [None if one is None or one.lower() in NULL_WORDS else one for one in cells.texts]
+            codes, classes = pd.factorize(pd.Series(known))
             if len(classes) <= MOST_CLASSES:
                 return Target(name, codes)
             numbers, unreadable = cells.decode("number", "plain")
             return Target.of_numbers(name, np.full(len(cells), np.nan) if unreadable.size else numbers)
     return None
-
-
-def _leaking(plan: ColumnPlan, why: str) -> ColumnPlan:
-    """Return the plan of a column that is left out, since it contains the class."""
-    return ColumnPlan(plan.name, LEAK, "", leak_reason(plan.name, plan.kind, why))
 
 
 def infer_columns(
