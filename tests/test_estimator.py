@@ -192,7 +192,9 @@ def test_a_second_fit_replaces_the_first(small_mixed: Graph, path_graph: Graph) 
 def test_fit_does_not_change_its_input(small_mixed: Graph) -> None:
     data = data_of(small_mixed)
     before = {name: value.clone() for name, value in data.to_dict().items()}
-    quick().fit(data).embedding_[:] = 0
+    model = quick().fit(data)
+    with pytest.raises(ValueError, match="read-only"):
+        model.embedding_[:] = 0
     for name, value in before.items():
         assert torch.equal(value, data[name])
 

@@ -74,8 +74,9 @@ def test_a_memory_budget_does_not_change_the_result(files: Path) -> None:
 def test_labels_of_a_graph_on_disk_are_used_as_in_memory(files: Path) -> None:
     labels = pd.DataFrame({"id": [f"n{i}" for i in range(200)]})
     labels["side"] = ["left" if i % 3 else "right" for i in range(200)]
+    labels["split"] = [("train", "val", "test")[i // 3 % 3] for i in range(200)]
     labels.to_csv("l.csv", index=False)
-    labels[:90].to_csv("few.csv", index=False)
+    labels[:90].drop(columns="split").to_csv("few.csv", index=False)
     call("prepare", *TABLES, "--labels", "l.csv", "--out", "labelled")
     call("fit", "labelled", "--out", "outside", *EXACT)
     call("fit", *TABLES, "--labels", "l.csv", "--out", "inside", *EXACT)

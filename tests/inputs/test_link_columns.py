@@ -259,14 +259,16 @@ def test_trees_see_link_columns_under_their_part() -> None:
     graph = read_graph(transfers(), features=ACCOUNTS)
     columns = NodeColumns.fit(graph, np.eye(NODES, 4, dtype=np.float32))
     own = columns.positions(LINKS)
-    assert [columns.columns[at].name for at in own] == list(links_of(graph).names)
-    assert np.array_equal(columns.values[:, own], links_of(graph).values)
+    names = list(links_of(graph).names)
+    assert [columns.columns[at].name for at in own] == sorted(names)
+    expected = links_of(graph).values[:, np.argsort(names)]
+    np.testing.assert_allclose(columns.values[:, own], expected, atol=5e-4)  # values for trees are rounded
     around = [
         at for at, one in enumerate(columns.columns) if one.name == "edges.out.links, mean of neighbours"
     ]
     assert columns.columns[around[0]].part == NEIGHBOURS
     mean = graph.adjacency(undirected=True, self_loops=False).mean(links_of(graph).values[:, :1])
-    np.testing.assert_allclose(columns.values[:, around], mean, atol=1e-5)
+    np.testing.assert_allclose(columns.values[:, around], mean, atol=5e-4)
 
 
 def run(*arguments: Any) -> str:

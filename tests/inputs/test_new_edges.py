@@ -262,7 +262,8 @@ def test_the_edge_plan_is_stored(tmp_path: Path) -> None:
     }
     graph = graph_of(tmp_path, {"edges": table(RING, ("a", "b", "weight"))}, **rules)
     plan = EdgePlan(
-        EdgeRules("drop", "drop", "count", undirected=True), (EdgeColumns("edges", "a", "b", "weight"),)
+        EdgeRules("drop", "drop", "count", undirected=True, bipartite=False),  # as decided by the reader
+        (EdgeColumns("edges", "a", "b", "weight"),),
     )
     assert graph.edge_plan == plan
     stored = graph_from_tensors(graph_tensors(graph), graph_description(graph))

@@ -162,15 +162,12 @@ def walk_step(graph: GraphLike) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]
 
 def _base_columns(graph: GraphLike, components: Directions | None) -> Iterator[Column]:
     """Yield the columns of the features, by name or principal components, and the link columns."""
-    plan = graph.plan
     if components is not None:
         yield from (Column(f"component {at + 1}", OWN) for at in range(components.vectors.shape[1]))
-    elif plan is None or len(plan.names) != graph.num_features:
-        names = graph.feature_names or [f"feature {at + 1}" for at in range(graph.num_features)]
-        yield from (Column(name, OWN, name) for name in names)
-    else:
-        for feature in plan.features:
-            yield Column(feature.name, OWN, feature.column.name)
+    else:  # by name, since the features may be in another order than in the plan
+        sources = {} if graph.plan is None else {one.name: one.column.name for one in graph.plan.features}
+        for name in graph.feature_names or [f"feature {at + 1}" for at in range(graph.num_features)]:
+            yield Column(name, OWN, sources.get(name, name))
     if graph.link_columns is not None:
         links = graph.link_columns.plan
         for name, source in zip(links.names, links.sources, strict=True):

@@ -18,7 +18,6 @@ from h3gnn.errors import check_choice
 from h3gnn.evaluation.heads import Basis, Head, LinearHead, Pool, Rows, Target, TreeHead
 from h3gnn.evaluation.nested import Fold, FoldPredictions
 from h3gnn.evaluation.propagation import PropagatedLabels, PropagationHead
-from h3gnn.graphs.canonical import node_order
 from h3gnn.graphs.graph import GraphLike
 
 Embedding = npt.NDArray[np.float32]
@@ -27,7 +26,7 @@ Integers = npt.NDArray[np.int64]
 Progress = Callable[[float], None]
 
 HEADS = ("auto", "logistic", "boosting", "blend")
-FOLDS, REPEATS, MANY_LABELS = 5, 3, 60
+FOLDS, REPEATS, MANY_LABELS = 5, 3, 30
 """Folds, and their repetitions; one above MANY_LABELS labelled nodes."""
 MIN_LABELLED = 4
 """Labelled nodes that a class needs, to be in the fit and in both kinds of fold."""
@@ -46,7 +45,7 @@ class NodeInputs:
     Attributes:
         graph: the fitted graph, or the extended one, whose first nodes are those of the fitted graph.
         embedding, columns: of the nodes of the fitted graph.
-        order: the fitted nodes, in an order that follows from the graph alone.
+        order: the fitted nodes, in an order that follows from their embedding alone.
         more: embedding and columns of the nodes that join.
     """
 
@@ -59,7 +58,7 @@ class NodeInputs:
     @classmethod
     def of(cls, graph: GraphLike, embedding: Embedding) -> NodeInputs:
         """Compute the columns of a graph."""
-        order = node_order(graph)
+        order = embedding_order(embedding)
         return cls(graph, embedding, NodeColumns.fit(graph, embedding, order), order)
 
     def extended(self, graph: GraphLike, embedding: Embedding) -> NodeInputs:
@@ -80,6 +79,14 @@ class NodeInputs:
         assert self.more is not None
         first = len(self.embedding)
         return Rows(*self.more, np.arange(first, first + len(self.more[0])))
+
+
+def embedding_order(embedding: Embedding) -> Integers:
+    """Return the rows sorted by a random projection, so that folds do not depend on the order of rows."""
+    direction = np.random.default_rng(0).normal(size=embedding.shape[1])
+    blocks = range(0, len(embedding), BLOCK)
+    keys = np.concatenate([embedding[at : at + BLOCK].astype(np.float64) @ direction for at in blocks])
+    return np.argsort(np.round(keys / max(float(keys.std()), 1e-30), 4), kind="stable")
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +166,7 @@ class NodeModel:
 
     Args:
         inputs: of the graph's nodes.
-        chosen: the labelled nodes, in an order that follows from the graph alone.
+        chosen: the labelled nodes, in an order that does not depend on that of the rows.
         target: their classes or numbers.
         head: which heads are candidates, one of `HEADS`.
         seed: of the folds and the trees.
