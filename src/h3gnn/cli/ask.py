@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import (
-    File,
-    Number,
-    RunArgument,
-    TableOption,
-    Text,
-    UnfinishedOption,
-    argument,
-    check_table,
-    open_run,
-    option,
-)
+from h3gnn.cli.options import File, Number, RunArgument, TableOption, Text, argument, option
 from h3gnn.cli.output import echo_json, echo_written, print_table, say, write_rows, write_table
 from h3gnn.errors import InputError, check_choice
 
@@ -52,7 +41,7 @@ def similar(
     among: Annotated[Text, option("Candidates: comma-separated ids; default all nodes.")] = None,
     out: TableOption = None,
     safe_csv: options.SafeCsvOption = False,
-    unfinished: UnfinishedOption = False,
+    unfinished: options.UnfinishedOption = False,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
@@ -60,8 +49,8 @@ def similar(
 
     `h3gnn similar run/ ann bob --k 5`
     """
-    check_table(out)
-    model = open_run(run, device, unfinished=unfinished)
+    options.check_table(out)
+    model = options.open_run(run, device, unfinished=unfinished)
     table = model.similar(nodes, k, among=None if among is None else among.split(","))
     if out is not None:
         write_table(out, table, safe=safe_csv)
@@ -94,7 +83,7 @@ def anomalies(
     top: Annotated[int, option("Number of nodes to show; the file has all.", min=1)] = 20,
     out: TableOption = None,
     safe_csv: options.SafeCsvOption = False,
-    unfinished: UnfinishedOption = False,
+    unfinished: options.UnfinishedOption = False,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
@@ -102,8 +91,8 @@ def anomalies(
 
     `h3gnn anomalies run/ --out anomalies.csv`
     """
-    check_table(out)
-    model = open_run(run, device, unfinished=unfinished)
+    options.check_table(out)
+    model = options.open_run(run, device, unfinished=unfinished)
     table = model.anomalies()
     if out is not None:
         write_table(out, table, safe=safe_csv)
@@ -125,7 +114,7 @@ def links(
     check: Annotated[str, option("refit (without some edges, to score on them) or none.")] = "refit",
     out: TableOption = None,
     safe_csv: options.SafeCsvOption = False,
-    unfinished: UnfinishedOption = False,
+    unfinished: options.UnfinishedOption = False,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
@@ -133,9 +122,9 @@ def links(
 
     `h3gnn links run/ --top 50 --out links.csv`
     """
-    check_table(out)
+    options.check_table(out)
     check_choice("--check", check, ("refit", "none"))
-    model = open_run(run, device, unfinished=unfinished).set_params(verbose=True)
+    model = options.open_run(run, device, unfinished=unfinished).set_params(verbose=True)
     if check == "refit":
         seconds = model.cost_.get("seconds")
         took = "" if seconds is None else f", which took {seconds:.0f} s the first time"
@@ -172,7 +161,7 @@ def export(
     out: Annotated[File, option("The file or folder to write.")] = None,
     dimensions: Annotated[Number, option("Reduce to this many principal components.", min=1)] = None,
     safe_csv: options.SafeCsvOption = False,
-    unfinished: UnfinishedOption = False,
+    unfinished: options.UnfinishedOption = False,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
@@ -192,7 +181,7 @@ def export(
         options.check_output(path, Path(EXPORTS[to]).suffix)
     if path.absolute() == run.absolute():
         raise InputError(f"{path} is the run itself; choose another folder (--out)", code="output-is-run")
-    model = open_run(run, device, unfinished=unfinished)
+    model = options.open_run(run, device, unfinished=unfinished)
     check_ids(model.graph_.node_ids, path)
     embedding = model.embedding_ if dimensions is None else reduce_columns(model.embedding_, dimensions)
     if to in WRITERS:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import InputError
+from h3gnn.evaluation import protocols
 from h3gnn.evaluation.clustering import MEASURES, cluster_scores, kmeans_clusters
 from h3gnn.evaluation.probe import (
     as_rows,
@@ -22,15 +23,7 @@ from h3gnn.evaluation.probe import (
     ridge_candidates,
     scaled_candidates,
 )
-from h3gnn.evaluation.protocols import (
-    VALIDATION,
-    Candidates,
-    Protocol,
-    SplitScores,
-    count_classes,
-    held_out_labels,
-    score,
-)
+from h3gnn.evaluation.protocols import VALIDATION, Candidates, Protocol, SplitScores
 from h3gnn.resources import one_thread
 
 PROBES: dict[str, Callable[..., Candidates]] = {
@@ -119,7 +112,7 @@ class Evaluator:
     def add(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> None:
         """Add the embedding `[nodes, D]` of an epoch."""
         if self.epoch_rule == "label-free":
-            agreed = agreement(embedding, count_classes(self.labels, *self.masks[:2]), self.parts)
+            agreed = agreement(embedding, protocols.count_classes(self.labels, *self.masks[:2]), self.parts)
             if agreed > self.best_agreement:
                 self.best_agreement, self.kept = agreed, (epoch, embedding)
             return
@@ -135,7 +128,7 @@ class Evaluator:
             raise ValueError("no embedding was added")
         self.progress("linear probe", 0.0)
         self._candidates(*self.kept)
-        labels = held_out_labels(self.labels, self.masks[2])
+        labels = protocols.held_out_labels(self.labels, self.masks[2])
         choices = self.protocol.choose(self.by_epoch, labels if self.protocol.uses_test_labels else None)
         clustering = None
         if self.cluster:
@@ -143,7 +136,7 @@ class Evaluator:
             self._clustering(*self.kept)
             every = self.clusters.values()
             clustering = {name: max((one[name] for one in every), key=np.mean) for name in MEASURES}
-        return Evaluation(score(self.by_epoch, choices, labels, self.top), clustering)
+        return Evaluation(protocols.score(self.by_epoch, choices, labels, self.top), clustering)
 
     def _candidates(self, epoch: int, embedding: npt.ArrayLike | Tensor) -> None:
         if epoch not in self.by_epoch:

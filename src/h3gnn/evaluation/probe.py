@@ -12,21 +12,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from h3gnn.evaluation import protocols
 from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
 from h3gnn.evaluation.metrics import solve_ridge
-from h3gnn.evaluation.protocols import (
-    VALIDATION,
-    Candidates,
-    Setting,
-    concat_candidates,
-    count_classes,
-    held_out_labels,
-    join_splits,
-    rarest_known_class,
-    score,
-    summarize_numbers,
-    summarize_split,
-)
+from h3gnn.evaluation.protocols import VALIDATION, Candidates, Setting
 from h3gnn.resources import map_in_threads, one_thread
 
 COLUMNS = 1024  # that `inner_products` standardises at a time
@@ -163,7 +152,7 @@ def linear_probe(
     """
     found = probe_candidates(embedding, labels, train_mask, val_mask, test_mask, strengths)
     choices = VALIDATION.choose({0: found})
-    scores = score({0: found}, choices, held_out_labels(labels, test_mask))
+    scores = protocols.score({0: found}, choices, protocols.held_out_labels(labels, test_mask))
     return ProbeResult(
         np.array(scores.accuracy),
         np.array(scores.validation),
@@ -190,8 +179,8 @@ def probe_candidates(
     given = labels, train_mask, val_mask, test_mask
     labels, train, val, test = (one.to(shared.rows.device) for one in given)
     train = train & (labels >= 0)[:, None]
-    classes = count_classes(labels, train, val) if classes is None else classes
-    rare = rarest_known_class(labels, train, val)
+    classes = protocols.count_classes(labels, train, val) if classes is None else classes
+    rare = protocols.rarest_known_class(labels, train, val)
     settings = [{"strength": value} for value in strengths]
     with one_thread(len(labels)):
         basis = _Basis(shared, train, by_column)
@@ -203,12 +192,14 @@ def probe_candidates(
         weights = fit_logistic(rows[nodes], targets, train[nodes][:, splits].t(), strengths)
         log_p = (predict_logistic(rows[scored], own) for own in weights)
         return [
-            summarize_split(one, labels[scored], val[scored, split], test[scored, split], settings, rare)
+            protocols.summarize_split(
+                one, labels[scored], val[scored, split], test[scored, split], settings, rare
+            )
             for split, one in zip(splits, log_p, strict=True)
         ]
 
     groups = map_in_threads(fit, basis.groups, len(labels), labels.device.type)
-    return join_splits([one for group in groups for one in group])
+    return protocols.join_splits([one for group in groups for one in group])
 
 
 def ridge_candidates(
@@ -238,11 +229,11 @@ def ridge_candidates(
             weights = solve_ridge(rows[own], numbers[own], strengths if len(own) else ())
             predicted = weights[:, :-1] @ rows[scored].mT + weights[:, -1:]
             masks = val[scored, split], test[scored, split]
-            found.append(summarize_numbers(predicted, numbers[scored], *masks, settings))
+            found.append(protocols.summarize_numbers(predicted, numbers[scored], *masks, settings))
         return found
 
     groups = map_in_threads(fit, basis.groups, len(numbers), numbers.device.type)
-    return join_splits([one for group in groups for one in group])
+    return protocols.join_splits([one for group in groups for one in group])
 
 
 def scaled_candidates(
@@ -253,7 +244,7 @@ def scaled_candidates(
     by_scale = {"columns": {**options, "by_column": True}, "common": {**options, "by_column": False}}
     fit = ridge_candidates if labels.is_floating_point() else probe_candidates
     found = {scale: fit(shared, labels, *given, **how) for scale, how in by_scale.items()}
-    return concat_candidates(found, "scale")
+    return protocols.concat_candidates(found, "scale")
 
 
 class _Basis:
@@ -307,8 +298,8 @@ def gradient_candidates(
     rows = standardise(as_rows(embedding).float())
     labels, train, val, test = (one.to(rows.device) for one in (labels, train_mask, val_mask, test_mask))
     train = train & (labels >= 0)[:, None]
-    classes = count_classes(labels, train, val) if classes is None else classes
-    rare = rarest_known_class(labels, train, val)
+    classes = protocols.count_classes(labels, train, val) if classes is None else classes
+    rare = protocols.rarest_known_class(labels, train, val)
     grid = list(product(learning_rates, weight_decays))
     scored = [torch.nonzero((val | test)[:, split]).flatten() for split in range(train.shape[1])]
     log_p: list[list[Tensor]] = [[] for _ in scored]  # of the scored nodes of each split
@@ -324,8 +315,10 @@ def gradient_candidates(
     found = []
     for split, nodes in enumerate(scored):
         masks = val[nodes, split], test[nodes, split]
-        found.append(summarize_split(torch.cat(log_p[split]), labels[nodes], *masks, settings, rare))
-    return join_splits(found)
+        found.append(
+            protocols.summarize_split(torch.cat(log_p[split]), labels[nodes], *masks, settings, rare)
+        )
+    return protocols.join_splits(found)
 
 
 class _Layers:

@@ -19,30 +19,14 @@ from h3gnn.baselines import Progress, unwatched
 from h3gnn.encoder.readout import Smoother
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.criteria import (
-    Criterion,
-    RidgeValidation,
-    cluster_accuracy,
-    cluster_agreement,
-    probe_accuracy,
-    validation_accuracy,
-)
+from h3gnn.evaluation import criteria
+from h3gnn.evaluation.criteria import Criterion
 from h3gnn.evaluation.metrics import ONE_CLASS, LabelWarning, is_known, usable_splits
 from h3gnn.evaluation.protocols import NESTED, POOLED
+from h3gnn.experiments import studies
 from h3gnn.experiments.methods import METHODS, fit_and_report
 from h3gnn.experiments.search import Changes, run_nested
 from h3gnn.experiments.spaces import SearchBudget, Space, check_varied, with_objectives
-from h3gnn.experiments.studies import (
-    check_study,
-    ended_trials,
-    fail_orphans,
-    finished,
-    has_ended,
-    kept_trials,
-    position_of,
-    seed_sampler,
-    storage_errors,
-)
 from h3gnn.graphs.graph import Graph, first_splits
 from h3gnn.preprocessing import step_matrix
 from h3gnn.settings import canonical, kept_for
@@ -158,8 +142,8 @@ def tune(
         raise InputError('a search needs numbers for smoothing, not "auto"', code="value-invalid")
     criterion = _criterion(graph, objective, splits, clusters, device)
     searcher = Searcher(graph, params, criterion, device, smoothings, scored)
-    with storage_errors(study.study_name):
-        check_study(study, space)
+    with studies.storage_errors(study.study_name):
+        studies.check_study(study, space)
         searcher.search(study, space, budget, seed, progress)
         best = best_trials(study, finalists)
     if not best:
@@ -178,8 +162,8 @@ def tune(
     made = {
         **_about(study.study_name, graph),
         "protocol": "no labels" if objective == "label-free" else POOLED.name,
-        "trainings": finished(study) + repeats * len(final),
-        **{"trials": finished(study), "seed": seed, "date": _today(), "repeats": repeats},
+        "trainings": studies.finished(study) + repeats * len(final),
+        **{"trials": studies.finished(study), "seed": seed, "date": _today(), "repeats": repeats},
         **{"objective": objective, "score": winner.score, "scored_by": scored_by},
         **made_by,
     }
@@ -265,19 +249,19 @@ class Searcher:
         The sampler is seeded by the position of a trial among those that did not fail, so that an interrupted
         search proposes the same configurations as an uninterrupted one.
         """
-        fail_orphans(study)
-        if finished(study) >= budget.trials:
+        studies.fail_orphans(study)
+        if studies.finished(study) >= budget.trials:
             return
 
         def after_trial(study: optuna.Study, trial: Any) -> None:
             progress(study)
-            if finished(study) >= budget.trials:
+            if studies.finished(study) >= budget.trials:
                 study.stop()
-            seed_sampler(study, seed)
+            studies.seed_sampler(study, seed)
 
-        if space.start is None and position_of(study) == 0:
+        if space.start is None and studies.position_of(study) == 0:
             study.enqueue_trial({name: values[0] for name, values in space.proposed.items()})
-        seed_sampler(study, seed)
+        studies.seed_sampler(study, seed)
         study.optimize(
             partial(self._run_trial, space, budget, seed),
             timeout=budget.seconds,
@@ -290,7 +274,7 @@ class Searcher:
 
         trial.set_user_attr("owner", [socket.gethostname(), os.getpid()])
         params = {name: trial.suggest_categorical(name, list(v)) for name, v in space.proposed.items()}
-        start = seed + 1000 * position_of(trial.study, trial.number)
+        start = seed + 1000 * studies.position_of(trial.study, trial.number)
         trial.set_user_attr("seed", start)
 
         def report(epoch: int, scored: ScoredTrial) -> None:
@@ -315,7 +299,7 @@ def best_trials(study: optuna.Study, count: int) -> list[ScoredTrial]:
     """Return the best trials with different configurations."""
     trials = [
         ScoredTrial(dict(one.params), 0, {(epoch, 0.0): s for epoch, s in one.intermediate_values.items()})
-        for one in ended_trials(study)
+        for one in studies.ended_trials(study)
         if one.intermediate_values
     ]
     best: list[ScoredTrial] = []
@@ -329,7 +313,7 @@ def _criterion(
     graph: Graph, name: str, splits: int | None, clusters: int | None, device: torch.device
 ) -> Criterion:
     if name == "label-free":
-        return cluster_agreement(clusters or graph.num_classes or 8)
+        return criteria.cluster_agreement(clusters or graph.num_classes or 8)
     if name not in (*OBJECTIVES, PROBED):
         words = f"unknown objective {name!r}; the objectives are {', '.join(OBJECTIVES)}"
         raise InputError(words, code="unknown-objective")
@@ -352,10 +336,10 @@ def _criterion(
         warnings.warn(f"{skipped} have no labelled nodes and are not scored", LabelWarning, stacklevel=3)
     train, val = train[:, usable], val[:, usable]
     if name == "clustering":
-        return cluster_accuracy(labels, val, clusters or graph.num_classes)
+        return criteria.cluster_accuracy(labels, val, clusters or graph.num_classes)
     if name == PROBED:
-        return probe_accuracy(labels, train, val)
-    return validation_accuracy(RidgeValidation(labels, train, val, device))
+        return criteria.probe_accuracy(labels, train, val)
+    return criteria.validation_accuracy(criteria.RidgeValidation(labels, train, val, device))
 
 
 def _record(study: optuna.Study, final: list[ScoredTrial]) -> dict[str, Any]:
@@ -368,8 +352,8 @@ def _record(study: optuna.Study, final: list[ScoredTrial]) -> dict[str, Any]:
             "smoothing": trial.user_attrs.get("smoothing"),
             "curve": {str(epoch): round(score, 5) for epoch, score in trial.intermediate_values.items()},
         }
-        for position, trial in enumerate(kept_trials(study))
-        if has_ended(trial)
+        for position, trial in enumerate(studies.kept_trials(study))
+        if studies.has_ended(trial)
     ]
     finalists = [
         {"params": one.params, "looks": [[*at, round(score, 5)] for at, score in one.scores.items()]}

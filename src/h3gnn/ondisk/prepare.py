@@ -28,25 +28,10 @@ from h3gnn.graphs.ids import is_plain, quoted
 from h3gnn.graphs.link_columns import LinkPlan
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.scaling import BLOCK_ROWS, MomentSums
+from h3gnn.ondisk import mapped
 from h3gnn.ondisk.engine import Edges, Work, as_edges, index_type, work_folder, write_rows
 from h3gnn.ondisk.links import LinkSource, open_links, write_links
-from h3gnn.ondisk.mapped import (
-    DESCRIPTION,
-    FEATURE_COLS,
-    FEATURE_CROW,
-    FEATURE_VALUES,
-    FORMAT,
-    FORMAT_VERSION,
-    IDS,
-    LABELS,
-    LINKS,
-    PREPARED,
-    SPLITS,
-    TARGETS,
-    MappedGraph,
-    is_prepared,
-    open_mapped,
-)
+from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.storage.schema import check_values
 from h3gnn.tables.edges import FIX_COLUMN, FIX_WEIGHT, EdgeTable, open_edges
 from h3gnn.tables.features import FeatureOptions, FeatureTable, open_features
@@ -122,7 +107,7 @@ def prepare_graph(
         progress: called with each stage and its finished share.
     """
     out = Path(out)
-    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not is_prepared(out))):
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not mapped.is_prepared(out))):
         message = f"{out} exists and is no prepared graph; choose another folder"
         raise GraphError(message, code="folder-in-use")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -154,8 +139,8 @@ def prepare_graph(
             _write_ids(work)
         files = [Path(edges), Path(features), *([] if labels is None else [Path(labels)])]
         about |= {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
+            "format": mapped.FORMAT,
+            "format_version": mapped.FORMAT_VERSION,
             "nodes": sums.rows,
             "edges": count,
             "features": len(sums.mean),
@@ -169,9 +154,9 @@ def prepare_graph(
             "moments": asdict(sums.moments()),
             "feature_names": source.names(len(sums.mean)),
         }
-        check_values(PREPARED, about, out / DESCRIPTION, GraphError, "cannot be written")
-        (work.folder / DESCRIPTION).write_text(json.dumps(about, indent=1))
-    graph = open_mapped(out)
+        check_values(mapped.PREPARED, about, out / mapped.DESCRIPTION, GraphError, "cannot be written")
+        (work.folder / mapped.DESCRIPTION).write_text(json.dumps(about, indent=1))
+    graph = mapped.open_mapped(out)
     if graph.labels is not None and feature_columns is None:
         check_leaks(graph, graph.labels.numpy(), hidden)
     return graph
@@ -179,10 +164,10 @@ def prepare_graph(
 
 def _target(folder: Path, name: str | None) -> Target | None:
     """Return what is to be predicted, from the files of labels, if there are any."""
-    if (folder / LABELS).is_file():
-        return Target(name, np.fromfile(folder / LABELS, dtype=np.int32).astype(np.int64))
-    if (folder / TARGETS).is_file():
-        return Target.of_numbers(name, np.fromfile(folder / TARGETS))
+    if (folder / mapped.LABELS).is_file():
+        return Target(name, np.fromfile(folder / mapped.LABELS, dtype=np.int32).astype(np.int64))
+    if (folder / mapped.TARGETS).is_file():
+        return Target.of_numbers(name, np.fromfile(folder / mapped.TARGETS))
     return None
 
 
@@ -281,9 +266,9 @@ def _feature_stage(work: Work, source: FeatureSource, progress: Progress) -> tup
 def _write_sparse(folder: Path, matrix: Tensor) -> tuple[MomentSums, int]:
     sums = MomentSums(matrix.shape[1])
     sums.add(matrix)
-    matrix.crow_indices().numpy().tofile(folder / FEATURE_CROW)
-    matrix.col_indices().numpy().astype(index_type(matrix.shape[1])).tofile(folder / FEATURE_COLS)
-    matrix.values().numpy().tofile(folder / FEATURE_VALUES)
+    matrix.crow_indices().numpy().tofile(folder / mapped.FEATURE_CROW)
+    matrix.col_indices().numpy().astype(index_type(matrix.shape[1])).tofile(folder / mapped.FEATURE_COLS)
+    matrix.values().numpy().tofile(folder / mapped.FEATURE_VALUES)
     return sums, len(matrix.values())
 
 
@@ -524,7 +509,7 @@ def _write_ids(work: Work) -> None:
     import pyarrow as pa
 
     schema = pa.schema([("node", pa.int64() if work.id_kind == "BIGINT" else pa.string())])
-    with pa.OSFile(str(work.folder / IDS), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+    with pa.OSFile(str(work.folder / mapped.IDS), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         for batch in work.stream("SELECT id FROM nodes"):
             writer.write_batch(pa.record_batch([batch.column(0).cast(schema.field(0).type)], schema=schema))
 
@@ -543,10 +528,10 @@ def _write_labels(
     about: dict[str, Any] = {}
     masks, repairs, codes = known["masks"], [*labels.column.repairs], None
     if "targets" in known:
-        known["targets"].tofile(work.folder / TARGETS)
+        known["targets"].tofile(work.folder / mapped.TARGETS)
         about["target_name"], codes = known["target_name"], stratify(torch.from_numpy(known["targets"]))
     elif known["labels"] is not None:
-        known["labels"].astype(np.int32).tofile(work.folder / LABELS)
+        known["labels"].astype(np.int32).tofile(work.folder / mapped.LABELS)
         about["class_names"], codes = list(known["class_names"]), torch.from_numpy(known["labels"])
     if masks is None and codes is not None and bool((codes >= 0).any()):
         draw = torch.Generator().manual_seed(SEED)
@@ -556,7 +541,7 @@ def _write_labels(
         parts = np.full(masks[0].shape, -1, dtype=np.int8)
         for part, mask in enumerate(masks):
             parts[mask] = part
-        parts.tofile(work.folder / SPLITS)
+        parts.tofile(work.folder / mapped.SPLITS)
         about["splits"] = parts.shape[1]
     return about, repairs
 
@@ -583,10 +568,11 @@ def _sha256(path: Path) -> str:
 def _hashes(folder: Path) -> dict[str, str]:
     """Return the hash of all content, and of what a model is trained on: all but labels and splits."""
     digest = hashlib.sha256()
-    features = ("features.bin", FEATURE_CROW, FEATURE_COLS, FEATURE_VALUES)
+    features = ("features.bin", mapped.FEATURE_CROW, mapped.FEATURE_COLS, mapped.FEATURE_VALUES)
     unlabelled = ""
-    for name in (*features, "crow.bin", "cols.bin", "weight.bin", LINKS, LABELS, TARGETS, SPLITS):
-        if name == LABELS:
+    edges, known = ("crow.bin", "cols.bin", "weight.bin"), (mapped.LABELS, mapped.TARGETS, mapped.SPLITS)
+    for name in (*features, *edges, mapped.LINKS, *known):
+        if name == mapped.LABELS:
             unlabelled = digest.hexdigest()
         path = folder / name
         if path.is_file():

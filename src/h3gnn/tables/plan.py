@@ -20,6 +20,7 @@ from torch import Tensor
 from h3gnn.errors import GraphError, InputError, as_option, shortened
 from h3gnn.graphs.provenance import Repair
 from h3gnn.resources import check_memory
+from h3gnn.tables import leaks
 from h3gnn.tables.drift import Seen, describe_unreadable, find_drift, unreadable_cells
 from h3gnn.tables.encoders import ENCODERS, VALUE, Encoder, SentenceEncoder, fit_encoder, missing_rows
 from h3gnn.tables.files import Problems
@@ -36,16 +37,7 @@ from h3gnn.tables.infer import (
     infer_column,
     parse_types,
 )
-from h3gnn.tables.leaks import (
-    NAMED,
-    Target,
-    describe,
-    find_leaks,
-    is_same_target,
-    kept_leak,
-    leak_reason,
-    raise_leaks,
-)
+from h3gnn.tables.leaks import Target
 
 Mask = npt.NDArray[np.bool_]
 Place = Callable[[int, str], str]  # names a row and a column for an error message
@@ -184,8 +176,10 @@ class TablePlan:
     def leaks(self, values: Any, target: Target) -> dict[str, str]:
         """Return the used columns that contain what is to be predicted, and why that is assumed."""
         columns = [feature.column.name for feature in self.features]
-        found = {one: describe(share) for one, share in find_leaks(values, columns, target.classes).items()}
-        return found | {one.name: NAMED for one in self.used if is_same_target(one.name, target.name)}
+        shares = leaks.find_leaks(values, columns, target.classes)
+        named = [one.name for one in self.used if leaks.is_same_target(one.name, target.name)]
+        found = {one: leaks.describe(share) for one, share in shares.items()}
+        return found | dict.fromkeys(named, leaks.NAMED)
 
     def lines(self) -> list[tuple[str, str, str]]:
         """Return (column, kind and reason, encoding) for display; many unchanged columns share a line."""
@@ -344,7 +338,7 @@ def encode_table(
             raise InputError(message, code="plan-differs")
     values, repairs = plan.encode(frame, where)
     if target is not None:
-        raise_leaks(plan.leaks(values, target))
+        leaks.raise_leaks(plan.leaks(values, target))
     return values, plan, repairs
 
 
@@ -372,12 +366,12 @@ def _fit_plan(
         for name, (kind, cells) in inferred.items()
     }
     values, plan = _join_columns(plans, inferred)
-    leaks = {} if target is None else plan.leaks(values, target)
-    if left_out := {name: why for name, why in leaks.items() if not plans[name].declared}:
+    found = {} if target is None else plan.leaks(values, target)
+    if left_out := {name: why for name, why in found.items() if not plans[name].declared}:
         for name, why in left_out.items():
-            plans[name] = ColumnPlan(name, LEAK, "", leak_reason(name, plans[name].kind, why))
+            plans[name] = ColumnPlan(name, LEAK, "", leaks.leak_reason(name, plans[name].kind, why))
         values, plan = _join_columns(plans, inferred)
-    kept = tuple(kept_leak(name, why) for name, why in leaks.items() if name not in left_out)
+    kept = tuple(leaks.kept_leak(name, why) for name, why in found.items() if name not in left_out)
     return values, plan, (*plan.repairs(), *kept)
 
 
