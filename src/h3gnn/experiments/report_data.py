@@ -18,14 +18,9 @@ from h3gnn.answers.similarity import MANY_NODES, nearest_to_all
 from h3gnn.encoder.tokens import token_names
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
+from h3gnn.experiments import scoring
 from h3gnn.experiments.report_columns import OwnColumns
-from h3gnn.experiments.scoring import (
-    Splits,
-    find_clusters,
-    reduce_all,
-    score_with_labels,
-    score_without_labels,
-)
+from h3gnn.experiments.scoring import Splits
 from h3gnn.graphs.canonical import node_order
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.ids import match_by_id_or_position
@@ -108,7 +103,7 @@ def collect_findings(
     attention = token_attention(model)
     measures = node_measures(model, graph, attention)
     watch("principal directions", 0.0)
-    reduced, members = reduce_all(embeddings), reduce_all(member_columns(model))
+    reduced, members = scoring.reduce_all(embeddings), scoring.reduce_all(member_columns(model))
     scores, categories = _score(reduced, members, graph, measures, watch)
     categories = (*categories, *own.categories)
     measures = (*measures, *own.measures, *_features(model, graph))
@@ -411,7 +406,7 @@ def _score(
     watch: Watch,
 ) -> tuple[Scoreboard, tuple[Category, ...]]:
     """Return the scores, and the categories of nodes that come from them."""
-    clusters = find_clusters(embeddings[TRAINED], graph.labels)
+    clusters = scoring.find_clusters(embeddings[TRAINED], graph.labels)
     classes, own_name = node_classes(graph), member_representation
     scored = {**embeddings, **{own_name(name): rows for name, rows in members.items()}}
     begun: list[str] = []
@@ -422,11 +417,11 @@ def _score(
 
     categories = [as_category(clusters)]
     if classes is None:
-        scores = score_without_labels(scored, clusters, begin)
+        scores = scoring.score_without_labels(scored, clusters, begin)
     else:
         splits = Splits.of(graph)
         homophily = next(one.values for one in measures if one.key == "homophily")
-        scores, predicted = score_with_labels(scored, splits, classes.names, homophily, begin)
+        scores, predicted = scoring.score_with_labels(scored, splits, classes.names, homophily, begin)
         categories = _label_categories(graph, classes, categories[0], predicted[TRAINED][0])
         if members:
             categories.append(carried_by({name: predicted[own_name(name)] for name in members}, splits))
@@ -463,7 +458,7 @@ def node_classes(graph: Graph) -> Category | None:
 
 def node_clusters(model: H3GNN) -> Category:
     """Return the cluster of each node, found by k-means."""
-    return as_category(find_clusters(model.embedding_, model.graph_.labels))
+    return as_category(scoring.find_clusters(model.embedding_, model.graph_.labels))
 
 
 def as_category(clusters: Whole) -> Category:

@@ -15,17 +15,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from h3gnn.errors import GraphError, InputError, shortened
-from h3gnn.graphs.checks import (
-    DATES,
-    as_frame,
-    as_numpy,
-    check_graph,
-    column_names,
-    holds_dates,
-    is_frame,
-    is_sparse,
-    is_table,
-)
+from h3gnn.graphs import checks
 from h3gnn.graphs.graph import Graph, GraphLike
 from h3gnn.graphs.ids import as_ids, find_ids, quoted
 from h3gnn.graphs.libraries import from_dgl, from_networkx, from_pyg
@@ -90,7 +80,7 @@ def as_graph(
         graph = from_networkx(data, source=source or "networkx graph", features=features, labels=labels)
     elif kind == "dgl":
         graph = from_dgl(data, source=source or "DGL graph")
-    elif is_sparse(data):
+    elif checks.is_sparse(data):
         edges, weights = _edges_of_adjacency(data)
         name = source or "adjacency"
         graph = build_graph(None, edges, nodes=data.shape[0], edge_weight=weights, source=name, kind="object")
@@ -138,13 +128,13 @@ def _from_arrays(
     if input_kind(features) in ("graph", "pyg", "networkx"):
         raise GraphError("the first argument is already a graph; give no edges beside it", code="two-graphs")
     plan = None if plan is None or plan.takes_all else plan
-    if is_table(edges):
+    if checks.is_table(edges):
         check_edge_index(edges, count_rows(features))
         graph = read_graph(edges, features=[features], columns=columns, plan=plan, link_columns=links)
         return replace(graph, provenance=replace(graph.provenance, source=source, kind="arrays"))
     nodes = read_features([features], FeatureOptions(columns=columns or {}, plan=plan))
     count, weights, unused = nodes.ids.size, None, list[Repair]()
-    if is_sparse(edges):
+    if checks.is_sparse(edges):
         edges, weights = _edges_of_adjacency(edges)
     else:
         check_edge_index(edges, count)
@@ -169,7 +159,7 @@ def _edges_of_array(edges: Any, known: npt.NDArray[Any]) -> tuple[npt.NDArray[np
 
     An array of two rows is always `[2, edges]`. Numbers are positions; anything else is the id of a node.
     """
-    array = as_numpy(edges, "the edges")
+    array = checks.as_numpy(edges, "the edges")
     odd = array.ndim != 2 or array.shape[1] not in (2, 3, 4) or array.shape in ((1, 3), (1, 4))
     if odd or len(array) == 2:
         return array, []  # [2, edges], or a shape that the check of a graph rejects
@@ -208,7 +198,7 @@ def nearest_neighbour_graph(table: object, scaled: Tensor, neighbours: int, **kn
     edge_index = np.stack([source[others], target[others]])
     message = f"no edges in the data: each row is connected to its {count} nearest rows"
     repair = Repair("nearest-neighbor-edges", message, count)
-    return check_graph(table, edge_index, source="table", kind="table", repairs=[repair], **known)
+    return checks.check_graph(table, edge_index, source="table", kind="table", repairs=[repair], **known)
 
 
 def find_nearest(known: Tensor, rows: Tensor, neighbours: int) -> npt.NDArray[np.int64]:
@@ -230,7 +220,7 @@ def input_kind(data: Any) -> str | None:
         return "networkx"
     if all(hasattr(data, name) for name in ("edges", "num_nodes", "ndata")):
         return "dgl"
-    return "adjacency" if is_sparse(data) and data.shape[1:] == data.shape[:1] else None
+    return "adjacency" if checks.is_sparse(data) and data.shape[1:] == data.shape[:1] else None
 
 
 def is_graph(data: Any) -> bool:
@@ -242,7 +232,7 @@ def check_target(X: Any, y: Any) -> None:  # noqa: N803
     """Reject edges as `y`: labels are one value, or one row of values, for each row of X."""
     if y is None:
         return
-    y = as_frame(y)
+    y = checks.as_frame(y)
     shape = tuple(y.shape) if hasattr(y, "shape") else () if is_graph(y) else np.asarray(y).shape
     edges = is_graph(y) or names_edges(y)
     if not edges and len(shape) == 2:
@@ -271,12 +261,12 @@ def _holds_positions(pairs: npt.NDArray[Any], nodes: int) -> bool:
 
 def check_dates(table: Any) -> None:
     """Reject dates, which scikit-learn would convert to numbers."""
-    if is_frame(table):
+    if checks.is_frame(table):
         for position, name in enumerate(getattr(table, "columns", ())):
-            if holds_dates(table.iloc[:, position]):
-                raise GraphError(f"the column {name!r} of the features holds {DATES}", code="dates")
-    elif not is_sparse(table) and holds_dates(np.asarray(table)):
-        raise GraphError(f"the features hold {DATES}", code="dates")
+            if checks.holds_dates(table.iloc[:, position]):
+                raise GraphError(f"the column {name!r} of the features holds {checks.DATES}", code="dates")
+    elif not checks.is_sparse(table) and checks.holds_dates(np.asarray(table)):
+        raise GraphError(f"the features hold {checks.DATES}", code="dates")
 
 
 def names_edges(table: Any) -> bool:
@@ -287,7 +277,9 @@ def names_edges(table: Any) -> bool:
 
 def check_edge_index(edge_index: Any, nodes: int) -> None:
     """Reject a dense adjacency matrix, which cannot be distinguished from a table of edges."""
-    shape = edge_index.shape if hasattr(edge_index, "shape") else as_numpy(edge_index, "the edges").shape
+    shape = (
+        edge_index.shape if hasattr(edge_index, "shape") else checks.as_numpy(edge_index, "the edges").shape
+    )
     if tuple(shape) == (nodes, nodes) and nodes > 2 and not names_edges(edge_index):
         raise GraphError(
             f"edge_index of the shape {list(shape)} may be a table of edges or an adjacency matrix: give a "
@@ -298,11 +290,11 @@ def check_edge_index(edge_index: Any, nodes: int) -> None:
 
 def check_table(table: Any) -> None:
     """Reject a table without edges that is a graph, and warn if it looks like rows of an adjacency matrix."""
-    if is_frame(table):
+    if checks.is_frame(table):
         _check_frame(table)
-        if column_names(table):
+        if checks.column_names(table):
             return  # named columns are features
-    if is_sparse(table):
+    if checks.is_sparse(table):
         _warn_about_row_subset(table)
         return
     array = np.asarray(table)
@@ -322,7 +314,7 @@ def _check_frame(frame: Any) -> None:
         return  # a Series, which scikit-learn rejects
     if names_edges(frame) and len(frame.columns) <= 4:
         raise _features_are("edges", "a DataFrame with the columns " + ", ".join(map(str, frame.columns)))
-    if len(frame) > 2 and frame.columns.equals(frame.index) and column_names(frame):
+    if len(frame) > 2 and frame.columns.equals(frame.index) and checks.column_names(frame):
         raise _features_are("adjacency", "a table whose column names equal its index")
 
 

@@ -10,16 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from h3gnn.errors import InputError
-from h3gnn.graphs.link_columns import (
-    COUNTS,
-    DIRECTIONS,
-    MISSING,
-    OTHER,
-    LinkColumn,
-    LinkPlan,
-    LinkTable,
-    fit_scale,
-)
+from h3gnn.graphs import link_columns
+from h3gnn.graphs.link_columns import LinkColumn, LinkPlan, LinkTable
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.scaling import BLOCK_ROWS
 from h3gnn.ondisk.engine import Work
@@ -106,13 +98,15 @@ def open_links(
         negative = sum(int((one < 0).sum()) for one, unreadable in columns if not unreadable.size)
         edges = edges.without_weight(negative) if negative else edges
     if isinstance(wanted, LinkPlan):
-        if len(wanted.tables) > 1 or wanted.tables[0].directions != DIRECTIONS:
+        if len(wanted.tables) > 1 or wanted.tables[0].directions != link_columns.DIRECTIONS:
             message = "a graph on disk is prepared from one directed table of edges, unlike the fitted graph"
             raise InputError(message, code="plan-differs")
         return edges, LinkSource(edges, wanted.tables[0], wanted)
     block = next(edges.table.load_blocks(range(len(edges.table.names))))
     weight = block.column_numbers(edges.weight[0])[0] if edges.weight else None
-    found = infer_links(edges, EdgeRows([], weight, block), edges.columns.table, DIRECTIONS, declared).table
+    found = infer_links(
+        edges, EdgeRows([], weight, block), edges.columns.table, link_columns.DIRECTIONS, declared
+    ).table
     return edges, LinkSource(edges, found, wanted)
 
 
@@ -134,7 +128,7 @@ def write_links(
     repairs = [*unused_columns(source.edges, table), *kept]
     wanted = bool(table.used or duplicates) or link_mode(source.wanted) == "yes"
     if wanted:
-        plan = fitted or LinkPlan((table,), tuple(fit_scale(summaries[at]) for at in chosen))
+        plan = fitted or LinkPlan((table,), tuple(link_columns.fit_scale(summaries[at]) for at in chosen))
         with (work.folder / LINKS).open("wb") as file:
             for first in range(0, nodes, BLOCK_ROWS):
                 block = np.asarray(summaries[chosen, first : first + BLOCK_ROWS]).T
@@ -161,7 +155,7 @@ def _with_categories(work: Work, table: LinkTable) -> LinkTable:
 def _summarize(work: Work, source: LinkSource, table: LinkTable, summaries: Floats) -> None:
     """Compute the summaries `[link columns, nodes]`, of the rows of each node in their order."""
     for at, (_, _, what) in enumerate(table.entries):
-        summaries[at] = 0 if what in (*COUNTS, "sum") else np.nan
+        summaries[at] = 0 if what in (*link_columns.COUNTS, "sum") else np.nan
     used = {one.name: one for one in table.used}
     numbered = [(one.name, f"v{at}") for at, one in enumerate(source.columns) if one.name in used]
     selected = "".join(f", {_value(used[name], value)}" for name, value in numbered)
@@ -182,7 +176,7 @@ def _value(column: LinkColumn, value: str) -> str:
         return value
     words = [one.replace("'", "''") for one in column.kept]
     codes = "".join(f" WHEN {value} = '{one}' THEN {code}" for code, one in enumerate(words))
-    return f"CASE WHEN {value} IS NULL THEN {MISSING}{codes} ELSE {OTHER} END"
+    return f"CASE WHEN {value} IS NULL THEN {link_columns.MISSING}{codes} ELSE {link_columns.OTHER} END"
 
 
 def _whole_nodes(batches: Iterable[Any]) -> Iterator[list[npt.NDArray[Any]]]:

@@ -29,18 +29,9 @@ from h3gnn.graphs.link_columns import STORED_LINKS, LinkColumns, LinkPlan
 from h3gnn.graphs.provenance import PROVENANCE, Provenance
 from h3gnn.graphs.scaling import FeatureScaler, Moments, csr_features
 from h3gnn.ondisk.engine import Edges, index_type, sort_edges
+from h3gnn.storage import schema
 from h3gnn.storage.atomic import atomic_folder
-from h3gnn.storage.schema import (
-    SHA256,
-    Integer,
-    ListOf,
-    Number,
-    OneOf,
-    Record,
-    Text,
-    check_values,
-    parse_json,
-)
+from h3gnn.storage.schema import Integer, ListOf, Number, OneOf, Record, Text
 
 FORMAT, FORMAT_VERSION, DESCRIPTION = "h3gnn-graph", 1, "graph.json"
 MOMENTS = Record(
@@ -63,7 +54,7 @@ PREPARED = Record(
         "weighted": bool,
         "ids": OneOf(("position", "named")),
         "source": Text(),
-        "sha256": SHA256,
+        "sha256": schema.SHA256,
         "moments": MOMENTS,
     },
     {
@@ -73,7 +64,7 @@ PREPARED = Record(
         "feature_names": ListOf(Text()),
         "stored": Integer(1),
         "links": STORED_LINKS,
-        "unlabelled": SHA256,
+        "unlabelled": schema.SHA256,
         **PROVENANCE,
     },
 )
@@ -308,14 +299,14 @@ def open_mapped(folder: str | Path) -> MappedGraph:
         message = f"{path} holds no prepared graph: {DESCRIPTION} is missing; see `h3gnn prepare`"
         raise GraphError(message, code="not-a-prepared-folder")
     try:
-        about = parse_json(file.read_bytes(), file, GraphError)
+        about = schema.parse_json(file.read_bytes(), file, GraphError)
     except OSError as error:
         message = f"{file} cannot be read: {error.strerror or error}"
         raise GraphError(message, code="file-unreadable") from None
     version = (about.get("format"), about.get("format_version")) if isinstance(about, dict) else None
     if version not in (None, (FORMAT, FORMAT_VERSION)):
         raise GraphError(f"{file} is not of a format that this h3gnn reads", code="format-unknown")
-    check_values(PREPARED, about, file, GraphError)
+    schema.check_values(PREPARED, about, file, GraphError)
     nodes, edges, columns = about["nodes"], about["edges"], about["features"]
     moments = Moments(**about["moments"])
     if {len(moments.mean), len(moments.variance)} != {columns} or moments.rows != nodes:

@@ -17,19 +17,8 @@ from h3gnn.graphs.link_columns import STORED_LINKS, LinkColumns, LinkPlan
 from h3gnn.graphs.provenance import STORED_PROVENANCE, Provenance
 from h3gnn.graphs.scaling import csr_features
 from h3gnn.ondisk.mapped import MappedGraph, open_mapped
-from h3gnn.storage.schema import (
-    DictOf,
-    FieldError,
-    Integer,
-    Kind,
-    ListOf,
-    Maybe,
-    Number,
-    OneOf,
-    Record,
-    Text,
-    check,
-)
+from h3gnn.storage import schema
+from h3gnn.storage.schema import DictOf, FieldError, Integer, Kind, ListOf, Maybe, Number, OneOf, Record, Text
 from h3gnn.storage.tensors import Spec, check_range, check_tensor, check_tensors, ids_of, text_of
 from h3gnn.tables.encoders import CYCLES, ENCODERS, TEXT_BUCKETS
 from h3gnn.tables.infer import FORMS, KINDS, LEAK
@@ -102,7 +91,7 @@ def _check_column(column: Mapping[str, Any], own: Mapping[str, Tensor], prefix: 
     is_vector = column["kind"] == "list" and column["form"] == "vector"
     if column["kind"] not in kinds or is_vector != (encoder == "vector"):
         raise FieldError(f"{where}.encoder", f"is {encoder!r}, which does not fit the kind of the column")
-    check(Record(values), state, f"{where}.plain")
+    schema.check(Record(values), state, f"{where}.plain")
     if "scale" in state and not state["scale"] > 0:
         raise FieldError(f"{where}.plain.scale", f"must be positive, not {state['scale']}")
     check_tensors({prefix + name: spec for name, spec in arrays.items()}, own, {})

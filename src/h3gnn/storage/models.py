@@ -22,25 +22,11 @@ from h3gnn.errors import InputError, ModelFolderError
 from h3gnn.graphs.graph import Graph
 from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.settings import STORED, canonical
+from h3gnn.storage import schema
 from h3gnn.storage.atomic import check_header, header, write_atomically
 from h3gnn.storage.checkpoint_file import CHECKPOINTS
 from h3gnn.storage.graphs import GRAPH_DESCRIPTION, graph_description, graph_from_tensors, graph_tensors
-from h3gnn.storage.schema import (
-    DictOf,
-    FieldError,
-    Grid,
-    Integer,
-    ListOf,
-    Maybe,
-    Number,
-    OneOf,
-    Record,
-    Text,
-    check_values,
-    header_of,
-    naming,
-    parse_json,
-)
+from h3gnn.storage.schema import DictOf, FieldError, Grid, Integer, ListOf, Maybe, Number, OneOf, Record, Text
 from h3gnn.storage.tensors import Spec, check_tensor, check_tensors, read_tensors, write_tensor_file
 
 FORMAT, FORMAT_VERSION = "h3gnn-model", 1
@@ -53,7 +39,7 @@ TENSOR_FILE = Text(r"(weights|graph)-[0-9a-f]{16}\.safetensors")
 COLUMN = Grid(Maybe(Number(any_float=True)))
 MODEL = Record(
     {
-        **header_of(FORMAT),
+        **schema.header_of(FORMAT),
         **GRAPH_DESCRIPTION.fields,
         "params": STORED,
         "seeds": ListOf(Integer(0), least=1),
@@ -113,7 +99,7 @@ def save_model(folder: Path, state: ModelState) -> None:
         "history": state.history,
         **({} if state.smoothing is None else {"smoothing": state.smoothing}),
     }
-    check_values(MODEL, description, folder / DESCRIPTION, words="cannot be written")
+    schema.check_values(MODEL, description, folder / DESCRIPTION, words="cannot be written")
     write_atomically(folder / DESCRIPTION, json.dumps(description, indent=1).encode())
     for stale in folder.glob("*.safetensors"):
         if stale.name not in named.values():
@@ -136,11 +122,11 @@ def load_model(folder: Path) -> ModelState:
     description = _read_description(folder)
     path, named = folder / DESCRIPTION, description["files"]
     tensors, stored = (_read_named(folder, named[part]) for part in ("weights", "graph"))
-    with naming(folder / named["graph"], ModelFolderError):
+    with schema.naming(folder / named["graph"], ModelFolderError):
         graph = graph_from_tensors(stored, description)
-    with naming(folder / named["weights"], ModelFolderError):
+    with schema.naming(folder / named["weights"], ModelFolderError):
         sizes = _check_learned(tensors, description["scaling"], graph)
-    with naming(path, ModelFolderError):
+    with schema.naming(path, ModelFolderError):
         _check_sizes(description, sizes, tensors)
     return ModelState(
         canonical(description["params"]),
@@ -198,7 +184,7 @@ def check_weights(state: ModelState, module: torch.nn.Module) -> None:
     weights = module.state_dict()
     specs = {f"encoder.{name}": Spec(one.dtype, tuple(one.shape)) for name, one in weights.items()}
     own = {name: value for name, value in state.tensors.items() if name.startswith("encoder.")}
-    with naming(state.weights, ModelFolderError, "holds weights that do not fit the saved settings"):
+    with schema.naming(state.weights, ModelFolderError, "holds weights that do not fit the saved settings"):
         check_tensors(specs, own)
 
 
@@ -237,7 +223,7 @@ def _read_description(folder: Path) -> dict[str, Any]:
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror or error}"
         raise ModelFolderError(message, code="file-unreadable") from None
-    parsed = parse_json(content, path, ModelFolderError)
+    parsed = schema.parse_json(content, path, ModelFolderError)
     description = check_header(path, parsed, FORMAT, FORMAT_VERSION, ModelFolderError)
-    check_values(MODEL, description, path, ModelFolderError)
+    schema.check_values(MODEL, description, path, ModelFolderError)
     return description

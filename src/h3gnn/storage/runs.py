@@ -22,6 +22,7 @@ from h3gnn.errors import CheckpointError, InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.settings import STORED, canonical, kept_for
+from h3gnn.storage import schema
 from h3gnn.storage.atomic import header, remove_parts, versions, write_atomically
 from h3gnn.storage.checkpoint_file import (
     CHECKPOINTS,
@@ -34,27 +35,14 @@ from h3gnn.storage.checkpoint_file import (
 )
 from h3gnn.storage.graphs import GRAPH_DESCRIPTION, graph_description, graph_from_tensors, graph_tensors
 from h3gnn.storage.models import DESCRIPTION, TEMPORARY
-from h3gnn.storage.schema import (
-    SHA256,
-    DictOf,
-    Integer,
-    ListOf,
-    Maybe,
-    Number,
-    Record,
-    Text,
-    check_values,
-    header_of,
-    naming,
-    parse_json,
-)
+from h3gnn.storage.schema import DictOf, Integer, ListOf, Maybe, Number, Record, Text
 from h3gnn.storage.tensors import read_tensor_file, write_tensor_file
 
 FORMAT, FORMAT_VERSION = "h3gnn-run", 1
 STEM = "start"
 RUN = Record(
     {
-        **header_of(FORMAT),
+        **schema.header_of(FORMAT),
         **GRAPH_DESCRIPTION.fields,
         "params": STORED,
         "every": Maybe(Integer(1)),
@@ -99,7 +87,7 @@ def begin_run(out: Path, run: Run) -> None:
         "embeddings": None if run.embeddings is None else str(run.embeddings.resolve()),
         "safe_csv": run.safe_csv,
     }
-    check_values(RUN, description, folder, words="cannot be written")
+    schema.check_values(RUN, description, folder, words="cannot be written")
     try:
         written = write_tensor_file(folder, STEM, graph_tensors(run.graph), description)
     except OSError as error:
@@ -163,8 +151,8 @@ def _starts(folder: Path) -> list[Path]:
 def _read(path: Path) -> Run:
     tensors, description = read_tensor_file(path)
     check_format(path, description, FORMAT, FORMAT_VERSION)
-    check_values(RUN, description, path, CheckpointError)
-    with naming(path, CheckpointError):
+    schema.check_values(RUN, description, path, CheckpointError)
+    with schema.naming(path, CheckpointError):
         graph = graph_from_tensors(tensors, description)
     policy = {name: description[name] for name in ("every", "minutes", "keep")}
     where = description["embeddings"]
@@ -269,7 +257,7 @@ SUMMARY = Record(
         "importance": ListOf(_COLUMN, most=1000),
         "how": Text(),
         "notes": ListOf(Text(), most=1000),
-        "model": SHA256,
+        "model": schema.SHA256,
     }
 )
 """Schema of `predictions.json`."""
@@ -278,7 +266,7 @@ SUMMARY = Record(
 def store_predictions(run: Path, summary: Mapping[str, Any]) -> None:
     """Store a summary of predictions in the folder of a run."""
     found = {name: summary[name] for name in SUMMARY.fields if name != "model"} | {"model": _model(run)}
-    check_values(SUMMARY, found, run / PREDICTIONS, words="cannot be written")
+    schema.check_values(SUMMARY, found, run / PREDICTIONS, words="cannot be written")
     write_atomically(run / PREDICTIONS, json.dumps(found, indent=1, ensure_ascii=False).encode())
 
 
@@ -287,8 +275,8 @@ def read_predictions(run: Path) -> dict[str, Any] | None:
     path = run / PREDICTIONS
     if not path.is_file():
         return None
-    found: dict[str, Any] = parse_json(path.read_bytes(), path, InputError)
-    check_values(SUMMARY, found, path)
+    found: dict[str, Any] = schema.parse_json(path.read_bytes(), path, InputError)
+    schema.check_values(SUMMARY, found, path)
     return found if found["model"] == _model(run) else None
 
 

@@ -14,18 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from h3gnn.errors import GraphError, check_choice, shortened
+from h3gnn.graphs import link_columns
 from h3gnn.graphs.edge_plan import EdgePlan
-from h3gnn.graphs.link_columns import (
-    BOTH,
-    DIRECTIONS,
-    MISSING,
-    OTHER,
-    SUMMARIES,
-    LinkColumn,
-    LinkColumns,
-    LinkPlan,
-    LinkTable,
-)
+from h3gnn.graphs.link_columns import LinkColumn, LinkColumns, LinkPlan, LinkTable
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables.edges import EdgeRows, Edges, EdgeTable, Index, usable_rows
 from h3gnn.tables.encoders import RARE_SHARE
@@ -93,7 +84,7 @@ def read_link_columns(
         read = [read_again(*one) for one in zip(plan.tables, loaded, paths, strict=True)]
     else:
         names = [one.table for one in edges.plan.tables]
-        directions = BOTH if rules.undirected else DIRECTIONS
+        directions = link_columns.BOTH if rules.undirected else link_columns.DIRECTIONS
         found = zip(tables, rows, names, strict=True)
         read = [infer_links(table, block, name, directions, declared) for table, block, name in found]
     read = [
@@ -148,7 +139,7 @@ def infer_links(
     loaded.problems.check()
     for one, (found, _) in inferred.items():
         column = LinkColumn(one, found.kind, found.form, found.reason, found.declared)
-        if found.kind in SUMMARIES:
+        if found.kind in link_columns.SUMMARIES:
             read = decode_column(column, loaded, at_of[one])
             column = _checked(column, read)
             values |= {one: _coded(column, read)} if column.summaries else {}
@@ -214,7 +205,9 @@ def _coded(column: LinkColumn, values: Array) -> Array:
         return values
     rows, words = pd.factorize(values)
     codes = {one: code for code, one in enumerate(column.kept)}
-    return np.array([*(codes.get(one, OTHER) for one in words), MISSING], dtype=np.int64)[rows]
+    return np.array(
+        [*(codes.get(one, link_columns.OTHER) for one in words), link_columns.MISSING], dtype=np.int64
+    )[rows]
 
 
 def decode_column(column: LinkColumn, loaded: LoadedTable, at: int) -> Array:

@@ -20,23 +20,11 @@ from torch import Tensor
 from h3gnn.errors import GraphError, InputError, as_option, shortened
 from h3gnn.graphs.provenance import Repair
 from h3gnn.resources import check_memory
-from h3gnn.tables import leaks
+from h3gnn.tables import infer, leaks
 from h3gnn.tables.drift import Seen, describe_unreadable, find_drift, unreadable_cells
 from h3gnn.tables.encoders import ENCODERS, VALUE, Encoder, SentenceEncoder, fit_encoder, missing_rows
 from h3gnn.tables.files import Problems
-from h3gnn.tables.infer import (
-    LEAK,
-    MOST_CLASSES,
-    NOT_ENCODED,
-    NULL_WORDS,
-    Array,
-    Cells,
-    Floats,
-    InferredType,
-    declaration,
-    infer_column,
-    parse_types,
-)
+from h3gnn.tables.infer import Array, Cells, Floats, InferredType
 from h3gnn.tables.leaks import Target
 
 Mask = npt.NDArray[np.bool_]
@@ -205,7 +193,7 @@ class TablePlan:
             if column.kind == "label":
                 message = f"the column {column.name} is the label and no feature: {column.reason}"
                 repairs.append(Repair("column-is-label", message, fields=(column.name,), warn=True))
-            elif column.kind == LEAK:
+            elif column.kind == infer.LEAK:
                 message = f"the column {column.name} is left out, since it {column.reason}"
                 repairs.append(Repair("label-leak", message, fields=(column.name,), warn=True))
             elif not column.encoder:
@@ -332,7 +320,7 @@ def encode_table(
     if plan is None:
         return _fit_plan(frame, columns or {}, text_model, where, target, own or {})
     kinds = {column.name: column.kind for column in plan.columns}
-    for name, one in parse_types(columns or {}).items():
+    for name, one in infer.parse_types(columns or {}).items():
         if kinds.get(name) != one.kind:
             message = f"the model was fitted with {name!r} as {kinds.get(name)}, not {one.kind}; fit it again"
             raise InputError(message, code="plan-differs")
@@ -352,7 +340,7 @@ def _fit_plan(
 ) -> tuple[Floats, TablePlan, tuple[Repair, ...]]:
     """Infer the type of every column that the user did not declare, and fit its encoder."""
     names = [str(name) for name in frame.columns]
-    types = parse_types(declared)
+    types = infer.parse_types(declared)
     if unknown := [name for name in types if name not in names]:
         there = shortened(names, 12)
         message = f"there is no column {unknown[0]!r} in the features; there are {there}"
@@ -369,7 +357,7 @@ def _fit_plan(
     found = {} if target is None else plan.leaks(values, target)
     if left_out := {name: why for name, why in found.items() if not plans[name].declared}:
         for name, why in left_out.items():
-            plans[name] = ColumnPlan(name, LEAK, "", leaks.leak_reason(name, plans[name].kind, why))
+            plans[name] = ColumnPlan(name, infer.LEAK, "", leaks.leak_reason(name, plans[name].kind, why))
         values, plan = _join_columns(plans, inferred)
     kept = tuple(leaks.kept_leak(name, why) for name, why in found.items() if name not in left_out)
     return values, plan, (*plan.repairs(), *kept)
@@ -398,9 +386,9 @@ def _own_target(inferred: Mapping[str, tuple[InferredType, Cells]]) -> Target | 
     """Return the class that a column of the table holds."""
     for name, (found, cells) in inferred.items():
         if found.kind == "label":
-            known = [None if one is None or one.lower() in NULL_WORDS else one for one in cells.texts]
+            known = [None if one is None or one.lower() in infer.NULL_WORDS else one for one in cells.texts]
             codes, classes = pd.factorize(pd.Series(known))
-            if len(classes) <= MOST_CLASSES:
+            if len(classes) <= infer.MOST_CLASSES:
                 return Target(name, codes)
             numbers, unreadable = cells.decode("number", "plain")
             return Target.of_numbers(name, np.full(len(cells), np.nan) if unreadable.size else numbers)
@@ -418,10 +406,10 @@ def infer_columns(
     names, own = [str(name) for name in frame.columns], own or {}
     cells = {name: Cells(frame[name]) for name in names}
     inside = {name: Cells(frame.loc[own[name], name]) if name in own else cells[name] for name in names}
-    types = {name: infer_column(name, inside[name], declared.get(name), names) for name in names}
+    types = {name: infer.infer_column(name, inside[name], declared.get(name), names) for name in names}
     for name in own:  # one value in a table is another than none in the others
         if types[name].kind == "constant":
-            types[name] = infer_column(name, cells[name], declared.get(name), names)
+            types[name] = infer.infer_column(name, cells[name], declared.get(name), names)
     classes = [name for name, one in types.items() if one.kind == "label"]
     classes.sort(key=lambda name: not types[name].declared)
     for name in classes[1:]:
@@ -444,14 +432,14 @@ def _fit_column(
 ) -> ColumnPlan:
     """Return the plan of one column, fitted to the rows that have it; one without information is left out."""
     plan = ColumnPlan(name, found.kind, found.form, found.reason, declared=found.declared)
-    if found.kind in NOT_ENCODED:
+    if found.kind in infer.NOT_ENCODED:
         return replace(plan, form="")
     values, unreadable = cells.decode(found.kind, found.form)
     values = values if own is None else values[own]
     missing = missing_rows(values)
     if missing.all() and unreadable.size:
         message = f"no cell of the column {name!r} is a {found.kind}: {cells.words()[unreadable[0]]!r}"
-        correct = f"correct {declaration(name, found.kind)}"
+        correct = f"correct {infer.declaration(name, found.kind)}"
         raise InputError(f"{message}; {correct}", code="column-unreadable")
     if missing.all():
         return replace(plan, kind="constant", form="", reason=f"no cell is a {found.kind}")

@@ -20,18 +20,10 @@ from h3gnn.encoder.sparse import Adjacency, Pattern, add_rows, take_rows
 from h3gnn.encoder.support import Support
 from h3gnn.encoder.tokens import Part, whole_graph
 from h3gnn.errors import InputError
+from h3gnn.training import sampling
 from h3gnn.training.distributed import Ranks
 from h3gnn.training.resources import free_bytes
-from h3gnn.training.sampling import (
-    CLUSTERS_PER_BATCH,
-    ClusterSampler,
-    NeighbourSampler,
-    NodeIds,
-    cluster_batches,
-    find_clusters,
-    neighbors_per_hop,
-    node_batches,
-)
+from h3gnn.training.sampling import ClusterSampler, NeighbourSampler, NodeIds
 
 SUPPORT_SHARE = 0.25
 """A support up to this share of a GPU's free memory is copied to the GPU and sampled there."""
@@ -239,20 +231,20 @@ class SampledBatches:
         self.nodes, self.clusters = self.support.nodes, list[NodeIds]()
         crow, cols, seeds = self.support.pattern.crow, self.support.pattern.cols, batch_size
         if batches == "clusters":
-            size = max(1, batch_size // CLUSTERS_PER_BATCH)
-            self.clusters = find_clusters(crow.cpu().numpy(), cols.cpu().numpy(), size)
-            seeds = CLUSTERS_PER_BATCH * max(map(len, self.clusters))
+            size = max(1, batch_size // sampling.CLUSTERS_PER_BATCH)
+            self.clusters = sampling.find_clusters(crow.cpu().numpy(), cols.cpu().numpy(), size)
+            seeds = sampling.CLUSTERS_PER_BATCH * max(map(len, self.clusters))
             self.sampler: NeighbourSampler = ClusterSampler(crow, cols, hops)
         else:
-            self.sampler = NeighbourSampler(crow, cols, neighbors_per_hop(hops, num_neighbors))
+            self.sampler = NeighbourSampler(crow, cols, sampling.neighbors_per_hop(hops, num_neighbors))
         self.in_a_step = min(self.nodes, seeds) * (2 if paired else 1)
 
     def epoch(self, order: torch.Generator, ranks: Ranks) -> Iterator[Batch]:
         """Yield every node once as a seed, in an order and with neighbours drawn from the generator."""
         if self.clusters:
-            batches = cluster_batches(self.clusters, order)
+            batches = sampling.cluster_batches(self.clusters, order)
         else:
-            batches = node_batches(self.nodes, self.batch_size, order)
+            batches = sampling.node_batches(self.nodes, self.batch_size, order)
         if min(map(len, batches)) < ranks.size:
             raise InputError(
                 f"a batch of {min(map(len, batches))} node(s) is too small for {ranks.size} processes: "
