@@ -18,7 +18,7 @@ from h3gnn.errors import GraphError, check_choice, shortened
 from h3gnn.graphs.checks import as_classes, as_labels, as_numpy
 from h3gnn.graphs.graph import Graph, GraphLike, with_hash
 from h3gnn.graphs.provenance import Repair
-from h3gnn.tables.infer import MOST_CLASSES, NULL_WORDS, are_codes, is_missing_word, notations
+from h3gnn.tables.infer import MOST_CLASSES, NULL_WORDS, are_codes, is_missing_word, notation_options
 from h3gnn.tables.notations import Notation, find_notation, parse_number, readable, with_unit
 
 AUTO, CLASSIFICATION, REGRESSION = TASKS = ("auto", "classification", "regression")
@@ -196,7 +196,7 @@ def _numbers(texts: Sequence[str | None], name: str, form: str, task: str) -> Fl
     if task == AUTO and not looks_numeric and (notation is None or notation.doubt):
         return None
     if notation is not None and notation.doubt:
-        message = f"{name}: {notation.doubt}; {notations(name, distinct)}"
+        message = f"{name}: {notation.doubt}; {notation_options(name, distinct)}"
         raise GraphError(message, code=notation.code)
     form = "plain" if notation is None else notation.form
     values = [np.nan if text is None or is_missing_word(text) else parse_number(text, form) for text in texts]

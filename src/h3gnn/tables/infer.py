@@ -23,21 +23,8 @@ import pandas as pd
 from h3gnn.errors import GraphError, as_option
 from h3gnn.graphs.ids import is_missing
 from h3gnn.resources import check_memory
-from h3gnn.tables.notations import (
-    ISO_DATE,
-    POINT,
-    SECONDS_PER_DAY,
-    Notation,
-    are_compact,
-    date_form,
-    find_notation,
-    fitting_forms,
-    may_be_compact,
-    parse_days,
-    parse_number,
-    readable,
-    with_unit,
-)
+from h3gnn.tables import notations
+from h3gnn.tables.notations import Notation
 from h3gnn.tables.roles import INDEX_NAMES, is_class_name, is_code_name, is_id_name, is_question, words_in
 
 KINDS = ("number", "boolean", "category", "date", "list", "text", "identifier", "constant", "label")
@@ -73,12 +60,12 @@ NO_ROWS: Rows = np.empty(0, dtype=np.int64)
 def is_number(cell: str) -> bool:
     """Whether a cell holds one number as files write them: no inner spaces, no underscores; or NaN."""
     text = cell.strip()
-    return POINT.fullmatch(text) is not None or text.lower().lstrip("+-") == "nan"
+    return notations.POINT.fullmatch(text) is not None or text.lower().lstrip("+-") == "nan"
 
 
 def is_measurement(cell: str) -> bool:
     """Whether a cell holds a number or an ISO date."""
-    return is_number(cell) or ISO_DATE.fullmatch(cell.strip()) is not None
+    return is_number(cell) or notations.ISO_DATE.fullmatch(cell.strip()) is not None
 
 
 def is_missing_word(text: str) -> bool:
@@ -173,7 +160,7 @@ class Cells:
         if pd.api.types.is_timedelta64_dtype(self.column.dtype):
             seconds = self.column.dt.total_seconds()
             return seconds.to_numpy(dtype=np.float64, na_value=np.nan), NO_ROWS
-        return _decode_texts(self.texts, lambda text: parse_number(text, form))
+        return _decode_texts(self.texts, lambda text: notations.parse_number(text, form))
 
     def _dates(self, form: str) -> tuple[Floats, Rows]:
         """Return days since 1970 in UTC, NaN where missing."""
@@ -182,12 +169,12 @@ class Cells:
             if moments.dt.tz is not None:
                 moments = moments.dt.tz_convert("UTC").dt.tz_localize(None)
             since = (moments - pd.Timestamp("1970-01-01")).dt.total_seconds()
-            return since.to_numpy(dtype=np.float64, na_value=np.nan) / SECONDS_PER_DAY, NO_ROWS
+            return since.to_numpy(dtype=np.float64, na_value=np.nan) / notations.SECONDS_PER_DAY, NO_ROWS
         texts = self.texts.copy()
         for row, cell in enumerate(self.values):
             if isinstance(cell, datetime.date):
                 texts[row] = cell.isoformat()
-        return _decode_texts(texts, lambda text: parse_days(text, form))
+        return _decode_texts(texts, lambda text: notations.parse_days(text, form))
 
 
 def _decode_texts(texts: Array, parse: Callable[[str], float | None]) -> tuple[Floats, Rows]:
@@ -297,10 +284,12 @@ def declaration(name: str, kind: str) -> str:
     return as_option("--columns", f"{name}={kind}")
 
 
-def notations(name: str, texts: Collection[str]) -> str:
+def notation_options(name: str, texts: Collection[str]) -> str:
     """Return what to do about numbers that can be read in several ways: the options that read all of them."""
     shown = {"plain": "1200.5", "grouped": "1,200.5", "comma": "1.200,5"}
-    options = [f"{declaration(name, f'number:{form}')} ({shown[form]})" for form in fitting_forms(texts)]
+    options = [
+        f"{declaration(name, f'number:{form}')} ({shown[form]})" for form in notations.fitting_forms(texts)
+    ]
     return " or ".join(["write the numbers in one way", *options])
 
 
@@ -350,7 +339,7 @@ def infer_type(name: str, cells: Cells) -> InferredType:
         return by_dtype
     if cells.is_numeric:
         values = cells.column.to_numpy(dtype=np.float64, na_value=np.nan)
-        compact = _infer_compact(name, cells) if may_be_compact(values) else None
+        compact = _infer_compact(name, cells) if notations.may_be_compact(values) else None
         return compact or _infer_numbers(name, values)
     return _infer_cells(name, cells)
 
@@ -361,19 +350,19 @@ def _with_form(declared: InferredType, name: str, cells: Cells) -> InferredType:
     defaults = {"number": "plain", "date": "iso", "list": "", "text": "words"}
     written = str(cells.column.dtype) in ("object", "str", "string", "category")
     if declared.form and kind == "number" and written:
-        return replace(declared, form=with_unit(declared.form, cells.distinct_values))
+        return replace(declared, form=notations.with_unit(declared.form, cells.distinct_values))
     if declared.form or kind not in defaults:
         return declared
     if written:
         if kind == "list":
             form = list_form(cells.known)
         elif kind == "number":
-            notation = find_notation(readable(cells.distinct_values))
+            notation = notations.find_notation(notations.readable(cells.distinct_values))
             if notation is not None and notation.doubt:
                 return _ambiguous_numbers(name, cells, notation, declared=True)
             form = None if notation is None else notation.form
         elif kind == "date":
-            form = date_form(cells.distinct_values)
+            form = notations.date_form(cells.distinct_values)
     if form == "either":
         return _ambiguous_dates(name, declared.reason, declared=True)
     return replace(declared, form=form or defaults[kind])
@@ -382,7 +371,7 @@ def _with_form(declared: InferredType, name: str, cells: Cells) -> InferredType:
 def _ambiguous_numbers(
     name: str, cells: Cells, notation: Notation, *, declared: bool = False
 ) -> InferredType:
-    remedy = notations(name, cells.distinct_values)
+    remedy = notation_options(name, cells.distinct_values)
     if notation.code == "units-mixed":
         remedy = f"write the column in one unit, or give {declaration(name, 'category')}"
     return InferredType("number", "", notation.form, notation.doubt, remedy, declared, code=notation.code)
@@ -469,7 +458,7 @@ def _infer_texts(name: str, cells: Cells) -> InferredType:
     codes = are_codes(cells.distinct)
     if (compact := _infer_compact(name, cells)) is not None:
         return compact
-    notation = None if codes else find_notation(cells.distinct_values)
+    notation = None if codes else notations.find_notation(cells.distinct_values)
     if notation is not None:
         if notation.doubt:
             return _ambiguous_numbers(name, cells, notation)
@@ -478,7 +467,7 @@ def _infer_texts(name: str, cells: Cells) -> InferredType:
         written = {"plain": "", "grouped": ", written 1,200.5", "comma": ", written 3,14"}[separators]
         reason = found.reason + written + (f", in {unit}" if unit else "")
         return replace(found, reason=reason, form=notation.form if found.kind == "number" else "")
-    if (form := date_form(cells.distinct_values)) is not None:
+    if (form := notations.date_form(cells.distinct_values)) is not None:
         order = {"iso": "dates", "dmy": "dates, day first", "mdy": "dates, month first", "named": "dates"}
         order["compact"] = "dates, written yymmdd or yyyymmdd"
         return _ambiguous_dates(name) if form == "either" else InferredType("date", order[form], form)
@@ -489,7 +478,7 @@ def _infer_texts(name: str, cells: Cells) -> InferredType:
 def _infer_compact(name: str, cells: Cells) -> InferredType | None:
     """Digits of year, month and day are dates if the name says so, or if all have a year of four digits."""
     texts = cells.distinct_values
-    if not are_compact(texts):
+    if not notations.are_compact(texts):
         return None
     if all(":" in one for one in texts):
         return InferredType("date", "dates, written yymmdd or yyyymmdd", "compact")
@@ -519,7 +508,7 @@ def are_codes(texts: Collection[str]) -> bool:
 
 def _infer_mostly(name: str, cells: Cells) -> InferredType | None:
     """A column of mostly numbers or dates is meant as such, so the other cells may be mistakes."""
-    for kind, form_of in (("number", find_notation), ("date", date_form)):
+    for kind, form_of in (("number", notations.find_notation), ("date", notations.date_form)):
         odd = {one for one in cells.distinct_values if form_of([one]) is None}
         if odd and sum(one in odd for one in cells.known) < 0.5 * len(cells.known):
             words, missing = declaration(name, "category"), declaration(name, kind)
