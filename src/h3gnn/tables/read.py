@@ -45,6 +45,7 @@ class Labels:
     column: LabelColumn
     name: str | None  # of the column
     masks: list[npt.NDArray[np.bool_]]  # train, validation and test [rows, splits], or nothing
+    table: LabelTable | None = None  # None for a column of the features
 
     def for_nodes(self, rows: npt.NDArray[np.int64], nodes: int) -> dict[str, Any]:
         """Return labels or targets and masks of all nodes; `rows` is the node of each row, -1 for none."""
@@ -62,8 +63,9 @@ class Labels:
             known |= {"targets": spread(self.column.targets, np.nan), "target_name": self.name or ""}
         return {"masks": masks, **known}
 
-    def target(self, nodes: Ids, name: str | None) -> Target:
+    def target(self, nodes: Ids) -> Target:
         """Return what is to be predicted for each of some nodes; of numbers, their quantiles."""
+        name = self.name if self.table is None else self.table.target_name
         known = self.for_nodes(NodeIndex(nodes).find(self.ids), len(nodes))
         if known["labels"] is None and "targets" not in known:
             return Target(None, np.full(len(nodes), -1))
@@ -106,7 +108,7 @@ class LabelTable:
                     loaded.add(row, at, f"{word!r} is not one of train, val, test", "", "split-unknown")
         loaded.problems.check()
         classes = None if self.label is None else loaded.cells(self.label).words()
-        return _labels(ids, classes, parts, self.class_name, columns, task)
+        return replace(_labels(ids, classes, parts, self.class_name, columns, task), table=self)
 
     def check_known(self, ids: Ids, known: Ids, known_by: Path | None) -> None:
         """Raise if a label is of an unknown node."""
@@ -271,27 +273,24 @@ def read_graph(
     rules = EdgeRules(unknown_nodes, weights, repeated, undirected, bipartite)
     tables = [open_edges(one, source_column, target_column, weight_column, style) for one in _listed(edges)]
     types = type_names([one.columns.ends for one in tables]) if bipartite else ()
-    label_table, found, hidden, target = None, None, None, None
+    found, hidden, target = None, None, None
     if labels is not None:
         label_table = open_labels(labels, label_id_column, label_column, split_columns, style)
         found, hidden = label_table.read(columns, task, types), label_table.class_name
-        target = (
-            partial(found.target, name=label_table.target_name) if label_table.label is not None else None
-        )
+        target = None if label_table.label is None else found.target
     edges_first = features is None or unknown_nodes == "add"
     rows, with_links = list[EdgeRows](), link_mode(link_columns) != "no"
     if edges_first:
         tables, rows = _read_edges(tables, None, None, rules, links=with_links)
     if features is None:
-        nodes = FeatureFile(None, _nodes_of_edges(tables, rows, found, label_table, rules), named=True)
+        nodes = FeatureFile(None, _nodes_of_edges(tables, rows, found, rules), named=True)
     else:
         label = label_column if labels is None else None
         of_labels = ("label", "number", "number:plain", "number:grouped", "number:comma")
         kinds = {one: kind for one, kind in (columns or {}).items() if one != hidden or kind not in of_labels}
+        others = frozenset(names_of_edges(tables) if with_links else ())
         options = FeatureOptions(id_column, feature_columns, style, kinds, label, target, text_model, plan)
-        options = replace(
-            options, types=types, elsewhere=frozenset(names_of_edges(tables) if with_links else ())
-        )
+        options = replace(options, types=types, elsewhere=others)
         added = partial(unknown_ids, _all_ids(rows, found)) if edges_first else None
         nodes = read_features(_listed(features), options, added)
         found = labels_of_features(nodes, columns, task) if found is None else found
@@ -304,7 +303,7 @@ def read_graph(
                 _name_id_column(tables, rules, _listed(features), options)
             raise
     links = partial(read_link_columns, declared=columns or {}, wanted=link_columns)
-    return _join(tables, rows, nodes, found, label_table, rules, links)
+    return _join(tables, rows, nodes, found, rules, links)
 
 
 def _read_edges(
@@ -347,7 +346,6 @@ def _join(
     rows: Sequence[EdgeRows],
     features: FeatureFile,
     labels: Labels | None,
-    label_table: LabelTable | None,
     rules: EdgeRules,
     read_links: Callable[..., tuple[LinkColumns | None, list[Repair]]],
 ) -> Graph:
@@ -355,10 +353,9 @@ def _join(
     nodes = NodeIndex(features.ids)
     edges = join_edges(tables, rows, nodes, rules)
     known: dict[str, Any] = {}
-    target, repairs = None, list[Repair]()
+    target, repairs, label_table = None, list[Repair](), None if labels is None else labels.table
     if labels is not None:
-        name = labels.name if label_table is None else label_table.target_name
-        target = labels.target(features.ids, name)
+        target = labels.target(features.ids)
         found = nodes.find(labels.ids)
         known = labels.for_nodes(found, features.ids.size)
         repairs += labels.column.repairs
@@ -402,19 +399,15 @@ def _join(
 
 
 def _nodes_of_edges(
-    tables: Sequence[EdgeTable],
-    rows: Sequence[EdgeRows],
-    labels: Labels | None,
-    label_table: LabelTable | None,
-    rules: EdgeRules,
+    tables: Sequence[EdgeTable], rows: Sequence[EdgeRows], labels: Labels | None, rules: EdgeRules
 ) -> Ids:
     """Return all ids of edges and labels, sorted."""
     everything = one_kind(_all_ids(rows, labels))
     _check_words(everything, rules)
     for one, block in zip(tables, rows, strict=True):
         _check_no_header([end[0] for end in block.ids], everything, one.table)
-    if labels is not None and label_table is not None:
-        _check_no_header([labels.ids[0]], everything, label_table.table)
+    if labels is not None and labels.table is not None:
+        _check_no_header([labels.ids[0]], everything, labels.table.table)
     nodes = np.sort(np.asarray(pd.unique(everything)))
     if rules.unknown_nodes != "drop" or nodes.dtype.kind != "O":
         return nodes
