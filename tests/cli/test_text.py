@@ -41,7 +41,7 @@ WRITING = {
     "embed": ("embed", "run", "--out", "x.csv"),
     "embed as npy": ("embed", "run", "--out", "x.npy"),
     "cluster": ("cluster", "run", "--clusters", "2", "--out", "x.csv"),
-    "predict": ("predict", "run", "--all", "--out", "x.csv"),
+    "predict": ("predict", "run", "--head", "logistic", "--all", "--out", "x.csv"),
     "similar": ("similar", "run", "plain5", "plain6", "plain7", "--k", "29", "--out", "x.csv"),
     "anomalies": ("anomalies", "run", "--out", "x.csv"),
     "links": ("links", "run", "--check", "none", "--top", "1000", "--out", "x.csv"),

@@ -227,7 +227,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def predict(run: Path, folder: Path, *more: object, name: str = "outcome", rows: int = 60) -> tuple[str, str]:
     """Predict a run with labels; return the code of the error, or "", and the message."""
     answers = save(labels(name)[:rows], folder / "l")
-    _, printed, text = command("predict", run, "--labels", answers, *more, "--out", folder / "p.csv")
+    _, printed, text = command(
+        "predict", run, "--labels", answers, *more, "--head", "logistic", "--out", folder / "p.csv"
+    )
     return printed.get("error", {}).get("code", ""), text
 
 
@@ -251,7 +253,9 @@ def test_predict_from_tables_leaves_the_class_out(run: Path, tmp_path: Path) -> 
     given = ("--edges", run.parent / "e.csv", "--features", run.parent / "f.csv", "--preset", "single")
     code, message = predict(tmp_path / "run", tmp_path, *given, "--epochs", "1", "--set", "channels=8")
     assert code == "", message
-    _, printed, _ = command("predict", tmp_path / "run", "--out", tmp_path / "again.csv")
+    _, printed, _ = command(
+        "predict", tmp_path / "run", "--head", "logistic", "--out", tmp_path / "again.csv"
+    )
     assert printed["held_out"]["mean"]["accuracy"] < 0.9
 
 

@@ -95,8 +95,8 @@ def private() -> Iterator[None]:
 
 
 COMMANDS = {
-    "predict": ("predict", "--out", "p.csv"),
-    "predict-parquet": ("predict", "--out", "p.parquet"),
+    "predict": ("predict", "--head", "logistic", "--out", "p.csv"),
+    "predict-parquet": ("predict", "--head", "logistic", "--out", "p.parquet"),
     "embed": ("embed", "--out", "e.csv"),
     "embed-parquet": ("embed", "--out", "e.parquet"),
     "embed-npy": ("embed", "--out", "e.npy"),

@@ -110,7 +110,7 @@ def shown(*arguments: object) -> tuple[int, str]:
         (("similar", "RUN", "[/nobody]"), ["[/nobody]", "[/red]0"]),
         (("anomalies", "RUN"), ["[/red]"]),
         (("links", "RUN", "--check", "none"), ["[/red]"]),
-        (("predict", "RUN", "--all", "--out", "OUT"), [":warning:"]),
+        (("predict", "RUN", "--head", "logistic", "--all", "--out", "OUT"), [":warning:"]),
         (("report", "RUN", "--out", "PAGE"), ["report:"]),
         (("fit", "[/red]", "--out", "RUN"), ["[/red]"]),
         (("fit", "--epochs", "[/red]"), ["--epochs"]),
@@ -237,7 +237,7 @@ class Scaled(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def cached(folder: Path, graph: Graph, factors: Any) -> Any:
-    model = NodeClassifier(Scaled(factors), graph, memory=str(folder), allow_leaks=True)
+    model = NodeClassifier(Scaled(factors), graph, head="logistic", memory=str(folder), allow_leaks=True)
     return model.fit(np.arange(40), np.arange(40) % 2).embedding_
 
 
@@ -285,7 +285,9 @@ def test_a_run_on_other_names_is_another_run(tmp_path: Path, change: str) -> Non
             save(labels, tmp_path / "labels"),
         ]
         given += ["--features", save(frame.assign(id=ids), tmp_path / "features"), "--epochs", "1"]
-        _, found, _ = command("predict", tmp_path / "run", *given, "--out", tmp_path / "p.csv")
+        _, found, _ = command(
+            "predict", tmp_path / "run", *given, "--head", "logistic", "--out", tmp_path / "p.csv"
+        )
     assert found.get("error", {}).get("code") == (None if change == "nothing" else "already-fitted")
 
 

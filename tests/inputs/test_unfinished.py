@@ -25,14 +25,14 @@ EPOCHS, DONE = 6, 3
 TABLES = ("--edges", "edges.csv", "--features", "features.csv", "--labels", "labels.csv")
 SETTINGS = ("--preset", "single", "--epochs", EPOCHS, "--set", "channels=8", "--set", "encoder.heads=2")
 FIT = ("fit", *TABLES, *SETTINGS, "--device", "cpu", "--out", "run")
-PREDICT = ("predict", "run", *TABLES, *SETTINGS, "--device", "cpu", "--out", "p.csv")
+PREDICT = ("predict", "run", *TABLES, *SETTINGS, "--device", "cpu", "--head", "logistic", "--out", "p.csv")
 OTHERS: dict[str, tuple[object, ...]] = {
     "embed": ("embed", "run", "--out", "new.csv"),
     "embed new nodes": (
         *("embed", "run", "--out", "new.csv"),
         *("--new-features", "new_features.csv", "--new-edges", "new_edges.csv"),
     ),
-    "predict": ("predict", "run", "--out", "new.csv"),
+    "predict": ("predict", "run", "--head", "logistic", "--out", "new.csv"),
     "similar": ("similar", "run", "n1", "--out", "new.csv"),
     "anomalies": ("anomalies", "run", "--out", "new.csv"),
     "links": ("links", "run", "--check", "none", "--out", "new.csv"),
@@ -164,7 +164,7 @@ def test_predict_issued_again_resumes(
     assert ("continuing" in done.stderr) == bool(begun[0])
     assert not Path("run/checkpoints").exists()
     assert Path("e.csv").exists() == ("e.csv" in begin)
-    call("predict", "finished", "--out", "whole.csv")
+    call("predict", "finished", "--head", "logistic", "--out", "whole.csv")
     assert Path("p.csv").read_bytes() == Path("whole.csv").read_bytes()
 
 
