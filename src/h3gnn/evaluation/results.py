@@ -99,8 +99,7 @@ class Result:
         validation: validation accuracy of the chosen classifiers.
         chosen: epoch and probe setting for each seed and split.
         clustering: mean, std and values of each measure; None if not requested.
-        secondary: measures that complement accuracy or R², by the keys of `metrics.TITLES` or
-            `numbers.NUMBER_TITLES`.
+        secondary: measures that complement accuracy or R², by the keys of `ALL_TITLES`.
         rare: the class of average precision and recall at k.
         top: the k of recall at k; None for the number of test nodes of that class.
     """
