@@ -21,7 +21,7 @@ PAGE = (ROOT / "docs" / "cases.md").read_text(encoding="utf-8")
 CASES = {part.split(":")[0]: part for part in PAGE.split("\n## ")[1:]}
 SMALLER = {
     "--preset quick": "--preset single --epochs 2 --set channels=8 --set heads=2",
-    "--out fraud/": "--out fraud/ --accounts 500",
+    "--out fraud/": "--out fraud/ --accounts 800",
     "--out products/": "--out products/ --products 300",
     "--out papers/": "--out papers/ --papers 300",
 }
@@ -57,7 +57,7 @@ def test_a_case_runs_on_small_data(case: str, folder: Path, monkeypatch: pytest.
     assert "share of unmarked nodes" in output
     assert "share unmarked" in output
     if case == "Fraud":
-        assert len(pd.read_csv(folder / "new-predictions.csv")) == 50
+        assert len(pd.read_csv(folder / "new-predictions.csv")) == 80
         assert "average precision of yes" in output
 
 
