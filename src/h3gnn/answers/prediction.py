@@ -86,8 +86,9 @@ class NodePredictor:
         if isinstance(self.decider, NumberDecider):
             unit = "factor" if self.decider.scale.log else "distance"
             radius = np.exp(self.decider.radius) if self.decider.scale.log else self.decider.radius
+            figure = f"{radius:.4g}" if radius < 1000 else f"{radius:,.0f}"
             share = f"{100 * self.problem.rule.coverage:g} % of the held-out nodes"
-            return f"{found}. Intervals contain {share} (a {unit} of {radius:.4g} either way)"
+            return f"{found}. Intervals contain {share} (a {unit} of {figure} either way)"
         cut = self.problem.rule.cannot_tell_below
         marked = "Uncertain classes are marked such that unmarked ones are wrong half as often as all"
         return f"{found}. {marked if cut is None else f'Probabilities below {cut:g} are marked'}"

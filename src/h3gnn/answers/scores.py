@@ -285,7 +285,8 @@ def sentence(scores: Scores) -> str | None:
     last = scores.contributions[-1] if scores.contributions else None
     if last is None or last.part != EMBEDDING or last.gain is None or last.gain_error is None:
         return None
-    measure, gain = scores.main.replace("_", " "), f"{last.gain:+.3f} ± {last.gain_error:.3f}"
+    measure = "R²" if scores.main == "r2" else scores.main.replace("_", " ")
+    gain = f"{last.gain + 0.0:+.3f} ± {last.gain_error:.3f}"
     if last.gain <= 2 * last.gain_error:
         return f"the trained embedding adds nothing significant on this graph ({measure} {gain})"
     return f"the trained embedding adds {gain} to the {measure} of columns and neighbours"

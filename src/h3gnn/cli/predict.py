@@ -213,8 +213,8 @@ def _report(found: Predictions, graph: Any, out: Path, drift: Sequence[Repair], 
     errors = held["standard_error"]
     for name, mean in held["mean"].items():
         of = f" of {positive}" if name in ("average_precision", "precision", "recall") else ""
-        spread = f" ± {errors[name]:.3f}" if name in errors else ""
-        rows.append([HEADINGS.get(name, name.replace("_", " ")) + of, f"{mean:.3f}{spread}"])
+        spread = f" ± {_figure(errors[name])}" if errors.get(name) else ""
+        rows.append([HEADINGS.get(name, name.replace("_", " ")) + of, _figure(mean) + spread])
     if held["majority_share"] is not None:
         rows.append(["largest class's share", f"{held['majority_share']:.3f}"])
     title = f"Held-out scores of {found.labelled:,} labelled nodes, {held['folds']} folds"
@@ -223,6 +223,11 @@ def _report(found: Predictions, graph: Any, out: Path, drift: Sequence[Repair], 
     _report_counts(summary)
     typer.echo(found.how)
     echo_written(out)
+
+
+def _figure(value: float) -> str:
+    """Return three decimals, or none of a large number."""
+    return f"{value:.3f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def _report_parts(found: Predictions, main: str) -> None:
