@@ -233,6 +233,13 @@ def test_the_part_that_decides_contributes() -> None:
         assert ("adds nothing" in str(found.embedding_note)) == (part != EMBEDDING)
 
 
+def test_resamples_without_the_rare_class_are_no_error() -> None:
+    rows, labels = two_groups(40, rare=0.1)
+    found = predict_nodes(ring(rows), rows, labels, ("a", "b"), labelled_too=True, measure_importance=False)
+    assert found.scores.main == "average_precision"
+    assert all(np.isfinite([one.score, one.error]).all() for one in found.scores.contributions)
+
+
 def test_importance_of_a_head_on_the_embedding_is_not_measured() -> None:
     rows, labels = two_groups(60)
     model = NodeModel(NodeInputs.of(ring(rows), rows), np.arange(60), Target(labels, 2), "logistic")

@@ -106,8 +106,8 @@ def candidates(inputs: NodeInputs, chosen: Integers, target: Target, head: str, 
     linear_title = titles[0] if target.classes else "ridge regression"
     found = list[Candidate]()
 
-    def linear(used: Integers, on: str, part: int) -> None:
-        basis = Basis(columns.values, chosen, used, standardize=True, order=inputs.order)
+    def linear(used: Integers, on: str, part: int, *, standardize: bool = True) -> None:
+        basis = Basis(columns.values, chosen, used, standardize=standardize, order=inputs.order)
         found.append(Candidate(LinearHead(basis, target, f"{linear_title} on {on}", of_columns=True), part))
 
     def trees(used: Integers, on: str, part: int, **options: Any) -> None:
@@ -134,6 +134,7 @@ def candidates(inputs: NodeInputs, chosen: Integers, target: Target, head: str, 
             trees(used, on, at, forest=len(chosen) <= FEW_LABELS)
         elif part == NEIGHBOURS:
             linear(used, "columns and neighbours", at)
+            linear(used, "unscaled columns and neighbours", at, standardize=False)
             trees(used, "columns, neighbours and their labels", at, labels=labels)
             found.append(Candidate(walks, at))
         elif part == EMBEDDING:

@@ -33,7 +33,7 @@ FLOOR = 1e-5
 """The smallest probability that a head may predict."""
 MAX_COMPONENTS = 256
 """If there are more columns and more labelled nodes, the embedding is reduced to principal components."""
-PENALTIES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+PENALTIES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """L2 penalties of linear models."""
 TOLERANCE = 1e-4
 """Distance from the smallest mean loss at which a logistic regression ends."""
