@@ -13,7 +13,16 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from benchmarks import anomalies, comparisons, defaults, link_counts, new_nodes, waiting
+from benchmarks import (
+    anomalies,
+    comparisons,
+    defaults,
+    held_out,
+    link_counts,
+    new_nodes,
+    predictions,
+    waiting,
+)
 
 ROOT = Path(__file__).parent.parent
 RESULTS, DOCUMENTS = ROOT / "benchmarks" / "results", ROOT / "docs"
@@ -249,6 +258,8 @@ PIECES: dict[str, Callable[[], str]] = {
     "divided": divided,
     "scale_accuracy": scale_accuracy,
     "page": lambda: table([row | {"nodes": f"{row['nodes']:,}"} for row in stored("page")["rows"]], OPENED),
+    "predictions": lambda: predictions.markdown(stored("predictions")),
+    "held_out": lambda: held_out.markdown(stored("held_out")),
     "link_counts": lambda: link_counts.table(stored("link_counts")),
     "defaults": lambda: defaults.table(stored("defaults")["runs"], defaults.VARIANTS),
     "sizes": sizes,

@@ -24,18 +24,6 @@ if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.graphs.provenance import Repair
 
 _opt = partial(option, panel="Decision")
-HEADINGS = {
-    "unmarked": "share of unmarked nodes",
-    "accuracy_unmarked": "accuracy of unmarked nodes",
-    "roc_auc": "ROC AUC",
-    "coverage": "share inside the interval",
-    "width": "median width of intervals",
-    "r2": "R²",
-    "mae": "mean absolute error",
-    "rmse": "root mean squared error",
-    "spearman": "rank correlation",
-}
-"""Headings of measures that are not named by their keys."""
 MOST_IMPORTANT = 8
 
 
@@ -214,7 +202,7 @@ def _report(found: Predictions, graph: Any, out: Path, drift: Sequence[Repair], 
     for name, mean in held["mean"].items():
         of = f" of {positive}" if name in ("average_precision", "precision", "recall") else ""
         spread = f" ± {_figure(errors[name])}" if errors.get(name) else ""
-        rows.append([HEADINGS.get(name, name.replace("_", " ")) + of, _figure(mean) + spread])
+        rows.append([_title(name) + of, _figure(mean) + spread])
     if held["majority_share"] is not None:
         rows.append(["largest class's share", f"{held['majority_share']:.3f}"])
     title = f"Held-out scores of {found.labelled:,} labelled nodes, {held['folds']} folds"
@@ -225,6 +213,12 @@ def _report(found: Predictions, graph: Any, out: Path, drift: Sequence[Repair], 
     echo_written(out)
 
 
+def _title(measure: str) -> str:
+    from h3gnn.evaluation.metrics import PREDICTION_TITLES
+
+    return PREDICTION_TITLES.get(measure, measure.replace("_", " "))
+
+
 def _figure(value: float) -> str:
     """Return three decimals, or none of a large number."""
     return f"{value:.3f}" if abs(value) < 1000 else f"{value:,.0f}"
@@ -232,7 +226,7 @@ def _figure(value: float) -> str:
 
 def _report_parts(found: Predictions, main: str) -> None:
     """Print what each part contributes, and the columns that matter most."""
-    measure, rows = HEADINGS.get(main, main.replace("_", " ")), []
+    measure, rows = _title(main), []
     for at, one in enumerate(found.scores.contributions):
         gain = "" if one.gain is None else f"{one.gain:+.3f} ± {one.gain_error:.3f}"
         rows.append([f"{'+ ' if at else ''}{one.part}", f"{one.score:.3f} ± {one.error:.3f}", gain])

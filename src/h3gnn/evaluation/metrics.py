@@ -32,6 +32,15 @@ NUMBER_TITLES = {
     "spearman": "rank correlation",
 }
 """Titles of the measures of numbers; R², which is largest for the best, leads."""
+PREDICTION_TITLES = {
+    "unmarked": "share of unmarked nodes",
+    "accuracy_unmarked": "accuracy of unmarked nodes",
+    "roc_auc": "ROC AUC",
+    "coverage": "share inside the interval",
+    "width": "median width of intervals",
+    **NUMBER_TITLES,
+}
+"""Titles of the measures of predictions that are not named by their keys."""
 IN_UNITS = ("mae", "rmse")
 """Measures in the unit of the number; the others are shares."""
 RECALLS = np.linspace(0.0, 1.0, 51)  # at which a precision–recall curve is stored

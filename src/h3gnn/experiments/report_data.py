@@ -476,6 +476,9 @@ def node_measures(model: H3GNN, graph: Graph, attention: Floats | None) -> tuple
     if graph.labels is not None and node_classes(graph) is not None:
         homophily = local_homophily(graph.edge_index, graph.labels).numpy()
         measures.insert(0, Measure("homophily", "local homophily", homophily))
+    if graph.targets is not None:
+        title = graph.target_name or "the number to predict"
+        measures.insert(0, Measure("target", title, graph.targets.double().numpy()))
     if model.history_.difficulty is not None and models_of_members(model):
         measures += member_difficulty(model)
     elif model.history_.difficulty is not None:

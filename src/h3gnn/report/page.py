@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from h3gnn.evaluation.metrics import TITLES
+from h3gnn.evaluation.metrics import PREDICTION_TITLES, TITLES
 from h3gnn.evaluation.probe import standardise
 from h3gnn.evaluation.projection import LANDMARKS, MAPS, project_to_plane
 from h3gnn.report.findings import (
@@ -146,7 +146,7 @@ def pack_findings(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating
         "attention": None if findings.attention is None else packer.scaled(findings.attention, low=0.0),
         "nearest": _nearest(findings, packer),
         "neighbors": _neighbors(findings.neighbors, packer),
-        "predictions": _plain(findings.predictions),
+        "predictions": _predictions(findings.predictions),
         "edgeChanges": [vars(change) for change in findings.edge_changes],
         "scores": _scores(findings.scores, colours),
         "history": _plain(run.columns),
@@ -189,6 +189,26 @@ def _other(findings: Findings) -> dict[str, Any] | None:
         return None
     rows = [[name, _text(here), _text(there)] for name, (here, there) in findings.other.different.items()]
     return {"name": findings.other.name, "rows": rows, "notes": list(findings.other.notes)}
+
+
+def _predictions(found: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the summary of predictions with the titles of its measures, and digits that suit them."""
+    if found is None:
+        return None
+    errors = found["held_out"]["standard_error"]
+    scores = [
+        [PREDICTION_TITLES.get(name, name.replace("_", " ")), _figure(value, errors.get(name))]
+        for name, value in found["held_out"]["mean"].items()
+    ]
+    measure = PREDICTION_TITLES.get(found["main_measure"], found["main_measure"].replace("_", " "))
+    summary: dict[str, Any] = _plain(found | {"scores": scores, "measure": measure})
+    return summary
+
+
+def _figure(value: float, error: float | None) -> str:
+    """Return a value with its standard error: three decimals, or none of a large number."""
+    digits = ".3f" if abs(value) < 1000 else ",.0f"
+    return f"{value:{digits}}" + (f" ± {error:{digits}}" if error else "")
 
 
 def _text(value: Any) -> str:

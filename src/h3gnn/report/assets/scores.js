@@ -54,10 +54,10 @@ function scoreTable(scores) {
 const withError = (value, error) => (value === null || value === undefined ? "–" : value.toFixed(3) + (error === null || error === undefined ? "" : ` ± ${error.toFixed(3)}`));
 
 function predictionCards(found) {
-  const measure = found.main_measure === "r2" ? "R²" : found.main_measure.replaceAll("_", " "), held = found.held_out;
-  const of = held.positive_class === null ? "" : ` Average precision, precision and recall are of ${held.positive_class}.`;
+  const measure = found.measure, positive = found.held_out.positive_class;
+  const of = positive === null ? "" : ` Average precision, precision and recall are of ${positive}.`;
   const cards = [card("Held-out scores of predictions", `Nested cross-validation, ${count(found.labelled)} labelled nodes; ± standard error.${of}`,
-    tableOf(["measure", "value"], Object.entries(held.mean).map(([name, value]) => ({ cells: [name === "r2" ? "R²" : name.replaceAll("_", " "), withError(value, held.standard_error[name])] })), "Held-out scores of predictions"))];
+    tableOf(["measure", "value"], found.scores.map((cells) => ({ cells })), "Held-out scores of predictions"))];
   if (found.contributions.length) {
     cards.push(card("What each part contributes", `Held-out ${measure} of predictions that use the parts up to each row. ${found.embedding ? `In short: ${found.embedding}.` : ""}`,
       tableOf(["uses", measure, "gain"], found.contributions.map((one, at) => ({ cells: [`${at ? "+ " : ""}${one.part}`, withError(one.score, one.error), withError(one.gain, one.gain_error)] })), "Contribution of each part")));
