@@ -221,3 +221,14 @@ def test_missing_words_are_missing_in_every_column(tmp_path: Path, word: str) ->
         assert graph.class_names == ("x", "y")
         assert graph.labels is not None
         assert graph.labels.tolist() == [0, -1, 0, 1]
+
+
+@pytest.mark.parametrize(("node", "row"), [("056", "56"), ("56", "056"), ("56.0", "056"), ("1e2", "100")])
+def test_an_unknown_node_names_the_row_that_is_written_in_another_way(
+    tmp_path: Path, node: str, row: str
+) -> None:
+    (tmp_path / "n.csv").write_text(f"id,x\n{row},1\nabc,2\n")
+    (tmp_path / "e.csv").write_text(f"source,target\n{node},abc\n")
+    with rejects("node-unknown") as found:
+        read_graph(tmp_path / "e.csv", features=tmp_path / "n.csv")
+    assert f"which has {row}:" in found.message

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from h3gnn.tables.notations import find_notation, parse_number
 from h3gnn.tables.reader import _finite_numbers
 from tests.inputs.tables import FORMATS, outcome
 
@@ -160,3 +161,17 @@ def test_the_separator_is_decided_from_all_chunks_of_a_column() -> None:
     assert numbers is not None
     assert numbers[:, 0].tolist() == [1.2, 950, 1.5, 2]
     assert _finite_numbers(column.slice(0, 2), parse=True) is None
+
+
+@pytest.mark.parametrize("unit", ["m²", "m2", "m³", "sqm", "km/h", "µm", "ft²", "ha", "GHz", "kcal"])
+def test_areas_speeds_and_other_units_are_numbers(unit: str) -> None:
+    cells = [f"{one} {unit}" for one in (40, 89, 120.5)]
+    found = find_notation(cells)
+    assert found is not None
+    assert found.form == f"plain {unit}"
+    assert [parse_number(one, found.form) for one in cells] == [40, 89, 120.5]
+
+
+@pytest.mark.parametrize("cells", [["12A", "14A"], ["3V", "4V"], ["120 foo", "40 foo"]])
+def test_letters_that_are_no_unit_make_no_number(cells: list[str]) -> None:
+    assert find_notation(cells) is None

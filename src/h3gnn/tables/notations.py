@@ -22,6 +22,26 @@ CURRENCIES = (
 SUFFIXES = [
     *("%", "‰", "bp", "kg", "g", "mg", "t", "lb", "lbs", "oz", "km", "m", "cm", "mm", "mi", "ft", "l", "ml"),
     *("h", "min", "s", "ms", "days", "°C", "°F", "W", "kW", "MW", "kWh", "MWh", "B", "KB", "MB", "GB", "TB"),
+    *("m²", "m2", "m³", "m3", "km²", "km2", "cm²", "cm2", "cm³", "cm3", "ft²", "ft2", "sqm", "sqft", "qm"),
+    *(
+        "ha",
+        "km/h",
+        "kmh",
+        "mph",
+        "m/s",
+        "µm",
+        "nm",
+        "yd",
+        "dl",
+        "cl",
+        "gal",
+        "Hz",
+        "kHz",
+        "MHz",
+        "GHz",
+        "mA",
+    ),
+    *("kJ", "kcal", "Pa", "hPa", "bar", "ppm", "px", "pcs", "hours", "years", "months", "weeks"),
     *("k", "K", "M", "bn", "mn", "Mio", "Mrd", *CURRENCIES),
 ]
 SYMBOLS = {"€": "EUR", "£": "GBP", "$": "$", "¥": "¥", "₹": "INR", "₽": "RUB", "₩": "KRW", "₺": "TRY"}

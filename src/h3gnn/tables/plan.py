@@ -439,7 +439,9 @@ def _fit_column(
     missing = missing_rows(values)
     if missing.all() and unreadable.size:
         message = f"no cell of the column {name!r} is a {found.kind}: {cells.words()[unreadable[0]]!r}"
-        correct = f"correct {infer.declaration(name, found.kind)}"
+        if found.kind == "number":
+            message += ", which has an unknown unit or is none; write numbers without the unit"
+        correct = f"or correct {infer.declaration(name, found.kind)}"
         raise InputError(f"{message}; {correct}", code="column-unreadable")
     if missing.all():
         return replace(plan, kind="constant", form="", reason=f"no cell is a {found.kind}")

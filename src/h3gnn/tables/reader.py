@@ -197,12 +197,13 @@ class LoadedTable:
         """Add the rows with an id that is not among the known ones to the problems; `parts` are columns."""
         index = NodeIndex(known)
         unknown = np.stack([(index.find(ids) < 0) & (ids != "") for ids in parts], axis=1)
+        written = {} if not unknown.any() else {_alike(one): one for one in known.tolist()}
         for row, part in np.argwhere(unknown).tolist():
             node = parts[part][row]
             shown = str(node) if is_plain(str(node)) else quoted(node)
             hint = "" if row or self.table.header else "if this row is a header, use --header; "
             what = f"node {shown} is unknown; it is not in {known_by}"
-            if (other := _alike(node)) is not None and index.find(np.array([other]))[0] >= 0:
+            if (other := written.get(_alike(node))) is not None and _alike(node) is not None:
                 what += f", which has {other}: ids are compared as text"
             self.add(row, None, what, hint + FIX_UNKNOWN, "node-unknown")
 
@@ -553,9 +554,9 @@ def open_table(
 
 
 def _alike(node: Any) -> int | None:
-    """Return the integer that a text such as 1.0, 007 or 1e5 may denote."""
+    """Return the integer that a number, or a text such as 1.0, 007 or 1e5, may denote."""
     try:
-        number = float(node) if isinstance(node, str) else 0.5
+        number = float(node) if isinstance(node, str | int) else 0.5
     except ValueError:
         return None
     return int(number) if abs(number) < LARGEST_EXACT and number.is_integer() else None
