@@ -236,3 +236,15 @@ def test_options_of_a_fit_are_checked_before_it(folder: Path, tmp_path: Path) ->
         with rejects(code):
             call("predict", tmp_path / "run", *given)
         assert not (tmp_path / "run").exists()
+
+
+def test_without_labels_the_columns_that_few_rows_have_are_named(tmp_path: Path) -> None:
+    rows = "".join(f"n{at},{at % 7},{'yes' if at % 5 == 0 else ''}\n" for at in range(40))
+    (tmp_path / "n.csv").write_text("id,size,closed\n" + rows)
+    edges = "".join(f"n{at},n{(at + 3) % 40}\n" for at in range(40))
+    (tmp_path / "e.csv").write_text("source,target\n" + edges)
+    given = ("--edges", str(tmp_path / "e.csv"), "--features", str(tmp_path / "n.csv"))
+    with rejects("no-labels") as found:
+        invoke("predict", tmp_path / "run", *given)
+    assert "known for few rows: closed (--label-column)" in found.message
+    assert not (tmp_path / "run").exists()

@@ -14,7 +14,7 @@ from h3gnn.cli import options
 from h3gnn.cli.options import NewEdgesOption, NewFeaturesOption, Source, Text, argument, option, takes_graph
 from h3gnn.cli.output import echo_json, echo_written, print_table, say, write_table
 from h3gnn.cli.training import Training, checkpoint_policy
-from h3gnn.errors import CheckpointError, InputError
+from h3gnn.errors import CheckpointError, InputError, shortened
 from h3gnn.resources import progress
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
@@ -179,7 +179,9 @@ def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...]
         return graph.targets.numpy(), (), None
     if graph.labels is None:
         where = "the tables have" if source.edges else f"{run} has"
-        column = ", or name a column of the features (--label-column)" if source.edges else ""
+        rare = [one.name for one in graph.plan.used if one.is_mostly_missing] if graph.plan else []
+        named = f" known for few rows: {shortened(rare)}" if rare else " of the features"
+        column = f", or name a column{named} (--label-column)" if source.edges else ""
         raise InputError(
             f"{where} no labels: give a file with one node and its class per row (--labels){column}",
             code="no-labels",

@@ -63,6 +63,11 @@ class ColumnPlan:
     fitted: Encoder | None = None
     seen: Seen | None = None
 
+    @property
+    def is_mostly_missing(self) -> bool:
+        """Whether more than half of the rows have no value, as of a class that is to be predicted."""
+        return self.seen is not None and self.seen.missing > 0.5 * self.seen.rows
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, without the state of the encoder."""
         return {key: getattr(self, attribute) for key, attribute in STORED.items()} | {"names": [*self.names]}
@@ -210,7 +215,8 @@ class TablePlan:
             more = f" (and {len(missing) - 1} more)" if missing[1:] else ""
             message = f"the features have no column {missing[0]!r}{more}, which the model was fitted with"
             there = shortened(frame.columns, 12)
-            raise GraphError(f"{message}; there are {there}", code="column-missing")
+            empty = "add the column, with empty cells where it is unknown"
+            raise GraphError(f"{message}; there are {there}; {empty}", code="column-missing")
         problems, repairs, decoded = Problems("the features"), list[Repair](), list[Array]()
         known = {column.name for column in self.columns}
         if others := [name for name in map(str, frame.columns) if name not in known]:
