@@ -98,7 +98,7 @@ class Candidate:
 
 
 def candidates(inputs: NodeInputs, chosen: Integers, target: Target, head: str, seed: int) -> list[Candidate]:
-    """Return the heads that a choice of `--head` stands for."""
+    """Return the heads of a choice of `--head`."""
     check_choice("head", head, HEADS)
     columns, known = inputs.columns, inputs.columns.values[chosen]
     parts = [part for part in PARTS if columns.positions(part).size]

@@ -131,7 +131,9 @@ def score(model: NodeModel, problem: Problem, seed: int = 0) -> Scores:
     contributions, before = list[Contribution](), None
     for part in model.parts() if model.head == "auto" else []:
         own = every if part == model.parts()[-1] else _decisions(model, problem, model.up_to(part))
-        drawn = [_mean([problem.measures(_take(one, at), at) for one in own]) for at in draws]
+        drawn = resampled  # of all heads; fewer heads are scored anew
+        if own is not every:
+            drawn = [_mean([problem.measures(_take(one, at), at) for one in own]) for at in draws]
         found = np.array([one.get(main, np.nan) for one in drawn])  # a draw may lack a class
         value = _mean([problem.measures(one) for one in own])[main]
         gain = (None, None) if before is None else (value - before[0], float(np.nanstd(found - before[1])))

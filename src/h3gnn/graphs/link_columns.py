@@ -63,7 +63,7 @@ class LinkColumn:
 
 @dataclass(frozen=True)
 class LinkTable:
-    """One table of edges: its name, the directions told apart, and its columns, unused ones too."""
+    """One table of edges: its name, its distinct directions, and its columns, unused ones too."""
 
     table: str
     directions: tuple[str, ...]
