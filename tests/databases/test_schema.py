@@ -123,6 +123,38 @@ def test_proposals_become_links_when_uncommented(tmp_path: Path) -> None:
     assert check_schema(stored, open_source(frames)).tables["staff"].links[0].to == "staff"
 
 
+NODES = """
+[tables.transfers]
+time = ""
+nodes = ["currency"]
+[tables.payments]
+time = false
+[tables.payments.nodes]
+bank = ["payer", "payee"]
+"city of payer" = "city"
+"""
+
+
+def test_columns_whose_values_are_nodes(tmp_path: Path) -> None:
+    frames = {
+        "transfers": pd.DataFrame({"currency": ["EUR", "USD"]}),
+        "payments": pd.DataFrame({"payer": ["a", "b"], "payee": ["b", "a"], "city": ["x", "y"]}),
+    }
+    path = tmp_path / "graph.toml"
+    path.write_text(NODES)
+    schema = check_schema(read_schema(path)[0], open_source(frames))
+    assert schema.tables["transfers"].nodes == {"currency": ("currency",)}
+    expected = {"bank": ("payer", "payee"), "city of payer": ("city",)}
+    assert schema.tables["payments"].nodes == expected
+    assert [one.time for one in schema.tables.values()] == [None, None]
+    assert schema.as_dict()["tables"]["payments"]["nodes"] == {
+        "bank": ["payer", "payee"],
+        "city of payer": ["city"],
+    }
+    path.write_text(schema.to_toml("."))
+    assert read_schema(path)[0].tables["payments"].nodes == expected
+
+
 COMPOSITE = """
 [tables.lines]
 key = ["order_id", "line"]
@@ -164,6 +196,11 @@ def test_composite_keys_and_links(tmp_path: Path) -> None:
             "link-without-match",
         ),
         ("[tables.loans]\nkeys = 1\n", "schema-invalid"),
+        ("[tables.loans]\nnodes = 1\n", "schema-invalid"),
+        ("[tables.loans]\ntime = 1\n", "schema-invalid"),
+        ("[tables.loans]\ncolumns = 1\n", "schema-invalid"),
+        ('[tables.loans]\nnodes = { bank = ["nothing"] }\n', "column-missing"),
+        ('[tables.clients]\n[tables.loans]\nnodes = { clients = ["client_id"] }\n', "node-type-is-table"),
         ("[tables.loans]\n[[tables.loans.links]]\nto = 'clients'\n", "schema-invalid"),
         ("[tables", "schema-invalid"),
     ],

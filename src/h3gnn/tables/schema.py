@@ -82,7 +82,7 @@ class TableSchema:
         time: the column with the time of a row, or None.
         rows: number of rows, 0 if unknown.
         columns: declared kinds of columns, as in `--columns`.
-        nodes: columns whose values become nodes of their own.
+        nodes: node types whose nodes are the distinct values of columns, by name: `{"bank": ("from", "to")}`.
     """
 
     name: str
@@ -91,7 +91,7 @@ class TableSchema:
     time: str | None = None
     rows: int = 0
     columns: Mapping[str, str] = field(default_factory=dict)
-    nodes: tuple[str, ...] = ()
+    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,10 @@ class Schema:
         for name, one in self.tables.items():
             links = [{"columns": [*link.columns], "to": link.to, "share": link.share} for link in one.links]
             tables[name] = {"key": [*one.key], "links": links, "time": one.time, "rows": one.rows}
-            tables[name] |= {"columns": dict(one.columns), "nodes": [*one.nodes]}
+            tables[name] |= {
+                "columns": dict(one.columns),
+                "nodes": {key: [*of] for key, of in one.nodes.items()},
+            }
             tables[name]["link_table"] = self.is_link_table(name)
         asked = [
             {"table": one.table, "question": one.text}
@@ -133,9 +136,7 @@ class Schema:
             lines += ["", f"[{place}]  # {table.rows:,} rows", f"key = {_toml(table.key)}"]
             lines += [f"time = {_toml(table.time)}"] if table.time else []
             lines += [f"nodes = {_toml(table.nodes)}"] if table.nodes else []
-            if table.columns:
-                kinds = ", ".join(f"{_toml(key)} = {_toml(kind)}" for key, kind in table.columns.items())
-                lines += [f"columns = {{ {kinds} }}"]
+            lines += [f"columns = {_toml(table.columns)}"] if table.columns else []
             for link in table.links:
                 shown = f"{100 * link.share:.4g} % of its values are keys; {link.reason}".rstrip("; ")
                 lines += [f"[[{place}.links]]  # {shown}", *_link_lines(link)]
@@ -151,6 +152,8 @@ def _link_lines(link: Link) -> list[str]:
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{_toml(key)} = {_toml(one)}' for key, one in value.items())} }}"
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
 
 
@@ -173,13 +176,21 @@ def _read_table(path: Path, name: str, content: Mapping[str, Any]) -> TableSchem
     if unknown := sorted(set(content) - allowed):
         message = f"{path}, table {name!r}: {unknown[0]!r} is not one of {', '.join(sorted(allowed))}"
         raise InputError(message, code="schema-invalid")
+    wrong = 'a link needs columns = ["…"] and to = "…"'
     try:
         links = tuple(Link(_names(one["columns"]), str(one["to"])) for one in content.get("links", ()))
+        wrong = 'nodes are columns, nodes = ["…"], or columns by type, nodes = { type = ["…"] }'
+        given = content.get("nodes", ())
+        given = given if isinstance(given, Mapping) else {one: one for one in _names(given)}
+        nodes = {kind: _names(columns) for kind, columns in given.items()}
+        wrong = 'key = ["…"] has names of columns, columns = { name = "kind" } their kinds'
+        key, kinds = _names(content.get("key", ())), {**content.get("columns", {})}
     except (KeyError, TypeError):
-        message = f'{path}, table {name!r}: a link needs columns = ["…"] and to = "…"'
-        raise InputError(message, code="schema-invalid") from None
-    key, nodes = _names(content.get("key", ())), _names(content.get("nodes", ()))
-    return TableSchema(name, key, links, content.get("time"), 0, content.get("columns", {}), nodes)
+        raise InputError(f"{path}, table {name!r}: {wrong}", code="schema-invalid") from None
+    time = content.get("time") or None  # "" and false: no time
+    if not isinstance(time, str | None):
+        raise InputError(f'{path}, table {name!r}: time = "…" is a column', code="schema-invalid")
+    return TableSchema(name, key, links, time, 0, kinds, nodes)
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -198,7 +209,8 @@ def check_schema(schema: Schema, source: Source) -> Schema:
             message = f"{source.name} has no table {table.name!r}; there are {shortened(source.tables, 12)}"
             raise GraphError(message, code="table-missing")
         profiles[table.name] = profile = Profile(table.name, source.frame(table.name))
-        wanted = [*table.key, *table.nodes, *table.columns, *(table.time,) * bool(table.time)]
+        named = [column for columns in table.nodes.values() for column in columns]
+        wanted = [*table.key, *named, *table.columns, *(table.time,) * bool(table.time)]
         for name in [*wanted, *(name for link in table.links for name in link.columns)]:
             if name not in profile.frame.columns:
                 message = f"the table {table.name!r} has no column {name!r}; it has "
@@ -208,6 +220,12 @@ def check_schema(schema: Schema, source: Source) -> Schema:
             raise GraphError(message, code="key-not-unique")
     found = {}
     for table in schema.tables.values():
+        for kind in (one for one in table.nodes if one in schema.tables):
+            columns = " and ".join(table.nodes[kind])
+            message = f"nodes of {table.name!r}: {kind!r} is a table; write a link from {columns} to {kind!r}"
+            if not schema.tables[kind].key:
+                message += ", and give that table a key"
+            raise GraphError(message + ", or choose another name", code="node-type-is-table")
         links = tuple(_checked(table, link, schema, profiles) for link in table.links)
         found[table.name] = replace(table, links=links, rows=len(profiles[table.name].frame))
     return replace(schema, tables=found)
