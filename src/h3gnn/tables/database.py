@@ -179,18 +179,26 @@ class _Reader:
 
     def _times(self, relations: list[Relation]) -> dict[str, Integers]:
         """Return the time of each row: its own, else the latest of the rows that it references."""
-        found = {name: self._own_time(name, one.time) for name, one in self.schema.tables.items() if one.time}
+        found: dict[str, Integers | None] = {
+            name: self._own_time(name, one.time) for name, one in self.schema.tables.items() if one.time
+        }
         waiting = [name for name in self.schema.tables if name not in found]
-        for _ in range(len(waiting)):
-            for name in [one for one in waiting if one not in found]:
-                timed = [one for one in relations if one.source == name and one.target in found]
-                others = [one.target for one in relations if one.source == name and one.target in waiting]
-                if timed and not {*others} - {*found, name}:
-                    latest = np.full(len(self.profiles[name].frame), UNKNOWN_TIME)
-                    for one in timed:
-                        np.maximum.at(latest, one.ends[0], found[one.target][one.ends[1]])
-                    found[name] = latest
-        return found
+        while waiting:
+            ready = [name for name in waiting if not self._references(name) - found.keys()] or waiting[:1]
+            for name in ready:
+                known = [one for one in relations if one.source == name and found.get(one.target) is not None]
+                latest = np.full(len(self.profiles[name].frame), UNKNOWN_TIME)
+                for one in known:
+                    time = found[one.target]
+                    assert time is not None
+                    np.maximum.at(latest, one.ends[0], time[one.ends[1]])
+                found[name] = latest if known else None
+            waiting = [name for name in waiting if name not in found]
+        return {name: time for name, time in found.items() if time is not None}
+
+    def _references(self, name: str) -> set[str]:
+        """Return the other tables that a table links to."""
+        return {link.to for link in self.schema.tables[name].links} - {name}
 
     def _own_time(self, name: str, column: str | None) -> Integers:
         assert column is not None
