@@ -7,7 +7,7 @@ and of distinct nodes at their other ends (`transfers.out.partners`), and the va
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
@@ -149,11 +149,32 @@ def _divided(total: npt.NDArray[Any], count: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
+class JoinedColumn:
+    """A column computed from linked rows of other types, see `h3gnn.graphs.joins`.
+
+    Attributes:
+        name: such as `account > order.amount.mean`.
+        source: the column behind it, `order.amount`; the type for counts.
+        what: what is computed, `mean`.
+        path: the types on the way, `account > order`.
+    """
+
+    name: str
+    source: str
+    what: str
+    path: str
+
+
+@dataclass(frozen=True)
 class LinkPlan:
-    """How tables of edges become link columns: the tables, and the scale of each link column."""
+    """How tables of edges become link columns: the tables, and the scale of each link column.
+
+    The columns that are computed from linked rows, `joined`, follow those of the tables.
+    """
 
     tables: tuple[LinkTable, ...]
     scales: tuple[NumberEncoder, ...]
+    joined: tuple[JoinedColumn, ...] = ()
 
     @classmethod
     def fit(cls, tables: Sequence[LinkTable], summaries: Floats) -> LinkPlan:
@@ -163,7 +184,8 @@ class LinkPlan:
     @property
     def names(self) -> tuple[str, ...]:
         """The name of each link column."""
-        return tuple(name for table in self.tables for name, _, _ in table.entries)
+        names = [name for table in self.tables for name, _, _ in table.entries]
+        return (*names, *(one.name for one in self.joined))
 
     def table(self, name: str) -> LinkTable:
         """Return the table of this name."""
@@ -172,11 +194,12 @@ class LinkPlan:
     @property
     def sources(self) -> list[str]:
         """The edge table's column behind each link column, `transfers.amount`; the table for counts."""
-        return [
+        sources = [
             one.table if column is None else f"{one.table}.{column.name}"
             for one in self.tables
             for _, column, _ in one.entries
         ]
+        return sources + [one.source for one in self.joined]
 
     def encode(self, summaries: Floats) -> npt.NDArray[np.float32]:
         """Return scaled summaries; an undefined one, such as the mean of no links, is the column's mean."""
@@ -197,12 +220,13 @@ class LinkPlan:
                 made += f" of {', '.join(one.kept)}" if one.kept else ""
                 kind = f"{one.kind}: {one.reason}" if one.reason else one.kind
                 lines.append((f"{table.table}.{one.name}", kind, made or "left out"))
-        return lines
+        return lines + joined_lines(self.joined)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         scales = [{name: getattr(one, name) for name in ("mean", "scale", "log")} for one in self.scales]
-        return {"tables": [asdict(one) for one in self.tables], "scales": scales}
+        joined = {"joined": [asdict(one) for one in self.joined]} if self.joined else {}
+        return {"tables": [asdict(one) for one in self.tables], "scales": scales, **joined}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> LinkPlan:
@@ -215,7 +239,16 @@ class LinkPlan:
             )
             for one in stored["tables"]
         )
-        return cls(tables, tuple(NumberEncoder(one["mean"], gaps=False, **one) for one in stored["scales"]))
+        scales = tuple(NumberEncoder(one["mean"], gaps=False, **one) for one in stored["scales"])
+        return cls(tables, scales, tuple(JoinedColumn(**one) for one in stored.get("joined", ())))
+
+
+def joined_lines(columns: Iterable[JoinedColumn]) -> list[tuple[str, str, str]]:
+    """Return (source, path, what is computed) of joined columns for display."""
+    found = dict[tuple[str, str], dict[str, None]]()
+    for one in columns:
+        found.setdefault((one.source, one.path), {})[one.what] = None
+    return [(source, path, ", ".join(made)) for (source, path), made in found.items()]
 
 
 def fit_scale(column: Floats) -> NumberEncoder:
@@ -262,6 +295,8 @@ class LinkColumns:
         return replace(self, values=np.concatenate([self.values, self.plan.encode(summaries)]))
 
 
+JOINED = Record({"name": Text(), "source": Text(), "what": Text(), "path": Text()})
+"""Schema of a stored joined column."""
 STORED_LINKS = Record(
     {
         "tables": ListOf(
@@ -278,10 +313,10 @@ STORED_LINKS = Record(
                         )
                     ),
                 }
-            ),
-            least=1,
+            )
         ),
         "scales": ListOf(Record({"mean": Number(), "scale": Number(1e-300), "log": bool})),
-    }
+    },
+    {"joined": ListOf(JOINED)},
 )
 """Schema of a stored plan of link columns."""
