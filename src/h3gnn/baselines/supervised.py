@@ -264,7 +264,7 @@ class _Trainer:
         train, val = (share.index_select(1, split_of) for share in (self.train_share, self.val_share))
         stack, noise = self.kind(self.ground, members, self.device), Noise(members, self.device)
         adam = stacked_adam(stack.weights)
-        best = _BestEpochs(self.labels, val, self.patience)
+        best = BestEpochs(self.labels, val, self.patience)
         check_every = 1 if self.device.type == "cpu" else 50  # the test synchronizes with a GPU
         for epoch in range(self.epochs):
             own = _own(stack.logits(noise).log_softmax(dim=-1), self.labels)
@@ -280,7 +280,7 @@ class _Trainer:
         return best.models()
 
 
-class _BestEpochs:
+class BestEpochs:
     """The best epoch of each model, by validation accuracy and then validation loss."""
 
     def __init__(self, labels: Tensor, val_share: Tensor, patience: int) -> None:
