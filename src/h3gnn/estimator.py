@@ -87,7 +87,9 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     Args:
         channels: width C of a token.
-        hops: K, one weighted-GCN token for each hop 1…K.
+        hops: K, one weighted-GCN token for each hop 1…K; of a graph with several relations between its nodes,
+            for each path of relations up to this length.
+        max_paths: maximum number of these paths.
         objective: "teacher" (the paper's), "decorrelation", "neighbours", "edges", "features" or
             "masked-features"; or a list, which is assigned to the models in turn.
         n_models: number of models to train; their embeddings are concatenated.
@@ -134,6 +136,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         *,
         channels: int = 128,
         hops: int = 2,
+        max_paths: int = 8,
         objective: str | Sequence[str] = ("teacher", "decorrelation", "neighbours", "edges"),
         n_models: int = 4,
         epochs: int = 30,
@@ -158,6 +161,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     ) -> None:
         self.channels = channels
         self.hops = hops
+        self.max_paths = max_paths
         self.objective = objective
         self.n_models = n_models
         self.epochs = epochs
@@ -243,7 +247,8 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 read_out = snapshot_read_out(prepared, settings, smoothing, device, order, blocks)
                 snapshots = snapshots.transformed(read_out, with_tokens=settings["concat_tokens"])
             size = graph.num_nodes, prepared.support.entries, graph.num_features
-            at_once, chunk = plan_memory(settings, *size, device, self._memory())
+            relations = len(graph.relation_names)
+            at_once, chunk = plan_memory(settings, *size, device, self._memory(), relations)
             encoder, history = train_models(
                 stack_builder(settings, ordered, device),
                 ordered.source(settings, device, ranks),
@@ -550,6 +555,12 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         self.inference_.device, self.inference_.memory = pick_device(self.device), self._memory()
         return self.inference_
 
+    @property
+    def token_names(self) -> tuple[str, ...]:
+        """Descriptions of a node's tokens, in the order of `attention`."""
+        check_is_fitted(self)
+        return token_names(self.hops, self.graph_.relation_names, self.encoder_.paths)
+
     def _check_in_memory(self) -> None:
         check_is_fitted(self)
         if not self.graph_.in_memory:
@@ -567,7 +578,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         if fitted.settings["output"] != "flatten" or fitted.reduction is not None:
             return {}
         columns = np.arange(fitted.models_width).reshape(self.n_models, -1, self.channels)
-        names = token_names(self.hops)
+        names = self.token_names
         return {name: columns[:, at :: len(names)].ravel() for at, name in enumerate(names)}
 
     def _memory(self) -> int | None:

@@ -236,7 +236,7 @@ class FittedEncoder:
     @property
     def models_width(self) -> int:
         """Number of columns of all models' embeddings."""
-        tokens = (2 + self.settings["hops"]) * self.settings["channels"]
+        tokens = self.encoder.num_tokens * self.settings["channels"]
         extra = tokens if self.settings["concat_tokens"] else 0
         return int(self.settings["n_models"] * (self.encoder.out_channels + extra))
 

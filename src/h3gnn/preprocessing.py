@@ -192,11 +192,27 @@ class Preprocessing(FromSettings):
         """Return the entries of Ã along which messages flow."""
         rows = graph.adjacency(undirected=self.undirected, self_loops=self.self_loops)
         bounded = self.edge_weights != "free"
-        return support_from_rows(*rows, start=self.edge_init, normalize=self.normalize, bounded=bounded)
+        support = support_from_rows(*rows, start=self.edge_init, normalize=self.normalize, bounded=bounded)
+        if graph.relations is None:
+            return support
+        return support.with_relations(members_of_entries(support, graph))
 
     def fit(self, graph: GraphLike) -> PreparedGraph:
         """Learn the scaling of a graph's features and build its support."""
         return PreparedGraph(graph, graph.fit_scaler(self.scale_features), self.support(graph))
+
+
+def members_of_entries(support: Support, graph: Any) -> Tensor:
+    """Return which relations each entry of a support belongs to, those of its edge in either direction."""
+    source, target = graph.edge_index
+    rows, cols = support.ends(None)
+    keys = target * support.nodes + source  # sorted, as the edges are
+    members = (rows == cols).expand(len(graph.relations), -1).clone()
+    for receiver, sender in ((rows, cols), (cols, rows)):
+        wanted = receiver * support.nodes + sender
+        at = torch.searchsorted(keys, wanted).clamp_max(max(0, len(keys) - 1))
+        members |= graph.relations[:, at] & (keys[at] == wanted)
+    return members
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,7 +322,8 @@ def stack_builder(
     """
     entries = prepared.support.entries if saved or settings["batch_size"] is None else 0
     shape, columns = Shape.of(settings), prepared.graph.num_features
-    return lambda models: shape.build(columns, entries, models, device)
+    relations = len(prepared.graph.relation_names)
+    return lambda models: shape.build(columns, entries, models, device, relations)
 
 
 def standardizes_columns(settings: Mapping[str, Any]) -> bool:
@@ -330,23 +347,29 @@ def fit_blocks(
 
 def block_widths(blocks: InputBlocks, fitted: GraphLike) -> list[int]:
     """Return the number of columns of each block: F, D and, of link columns L, `[L | mean of neighbours]`."""
-    links = fitted.link_columns
-    return blocks.widths if links is None else [*blocks.widths, 2 * len(links.names)]
+    links, paths = fitted.link_columns, fitted.path_columns
+    widths = blocks.widths if links is None else [*blocks.widths, 2 * len(links.names)]
+    return widths if paths is None else [*widths, paths.values.shape[1]]
 
 
 def fill_blocks(
     filled: Tensor, blocks: InputBlocks, graph: GraphLike, rows: GraphRows, width: int = COLUMNS
 ) -> list[float]:
     """Compute the blocks of a graph; return the root mean squared length of the rows of each."""
-    device, first = filled.device, sum(blocks.widths)
-    widths = [*blocks.widths, *[filled.shape[1] - first] * (filled.shape[1] > first)]
+    device, first, widths = filled.device, sum(blocks.widths), block_widths(blocks, graph)
+    if sum(widths) != filled.shape[1]:  # link columns that the fit did not have
+        widths = blocks.widths
     step = step_matrix(graph, "walks", device, self_loops=False)
     walks = build_smoother(graph, "walks", DIFFUSION, device)
     squares = torch.zeros(filled.shape[1], dtype=torch.float64)
     for some, values in blocks.to(device).columns(rows, step, walks, width):
         filled[:, some] = values
         squares[some] = values.square().sum(dim=0, dtype=torch.float64).cpu()
-    if graph.link_columns is not None and filled.shape[1] > first:
+    if graph.path_columns is not None:
+        values = torch.from_numpy(graph.path_columns.values).to(device)
+        filled[:, -values.shape[1] :] = values
+        squares[-values.shape[1] :] = values.square().sum(dim=0, dtype=torch.float64).cpu()
+    if graph.link_columns is not None and len(widths) > len(blocks.widths):
         links = graph.link_columns.values
         for at in range(0, links.shape[1], width):
             own = torch.from_numpy(links[:, at : at + width].copy()).to(device)

@@ -133,7 +133,6 @@ def plot(
 
 
 def _draw(model: H3GNN, kind: str, out: Path, colour: str | None, method: str, seed: int) -> None:
-    from h3gnn.encoder.tokens import token_names
     from h3gnn.experiments import report_data as collect
     from h3gnn.report import figures
 
@@ -156,7 +155,7 @@ def _draw(model: H3GNN, kind: str, out: Path, colour: str | None, method: str, s
         if attention is None:
             raise InputError('fusion="mlp" of this run has no attention to draw', code="no-attention")
         classes = collect.node_classes(model.graph_)
-        figures.draw_attention(out, attention, token_names(model.hops), classes)
+        figures.draw_attention(out, attention, model.token_names, classes)
     else:
         scores = collect.collect_findings(model).scores
         assert scores is not None

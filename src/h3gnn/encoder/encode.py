@@ -92,10 +92,11 @@ class LayerwiseEncoder:
         """Yield the tokens of consecutive chunks, `[models, chunk, 2 + hops, channels]`."""
         encoder = self.encoder
         to_linear, to_mlp, *to_others = encoder.input.widths
-        starts = [to_linear + to_mlp + sum(to_others[:hop]) for hop in range(encoder.hops + 1)]
+        count = len(encoder.hop_tokens)
+        starts = [to_linear + to_mlp + sum(to_others[:hop]) for hop in range(count + 1)]
         if encoder.computes_edges:
             self.endpoint_scores = self._projected("ends", slice(starts[-1], starts[-1] + to_others[-1]))
-        hops = [self._hop(hop, slice(*starts[hop - 1 : hop + 1])) for hop in range(1, encoder.hops + 1)]
+        hops = [self._hop(hop, slice(*starts[hop - 1 : hop + 1])) for hop in range(1, count + 1)]
         for first, last in self._spans(self.chunk):
             own = self._project(first, last, slice(0, starts[0]))
             linear, hidden = torch.split(own, [to_linear, to_mlp], dim=-1)
@@ -121,18 +122,22 @@ class LayerwiseEncoder:
     def _hop(self, hop: int, columns: slice) -> Tensor:
         """Return a hop token of all nodes, `[models, nodes, channels]`."""
         token = cast(WeightedGCN, self.encoder.hop_tokens[hop - 1])
+        relations = self.encoder.relations_of(hop - 1, token.layers)
         sent = self._projected(f"sent-{hop}-0", columns)
         for layer in range(token.layers - 1):
             previous = sent
 
             def send(first: int, last: int, layer: int = layer, previous: Tensor = previous) -> Tensor:
-                hidden = torch.relu(self._aggregate(first, last, previous)).to(self.encoder.device)
+                received = self._aggregate(first, last, previous, relations[token.layers - 1 - layer])
+                hidden = torch.relu(received).to(self.encoder.device)
                 return token.messages(layer, hidden)
 
             sent = self._over_nodes(f"sent-{hop}-{layer + 1}", send, token.width_after(layer))
             del send, previous  # they keep the previous layer's messages alive
         return self._over_nodes(
-            f"token-{hop}", lambda first, last: torch.relu(self._aggregate(first, last, sent)), sent.shape[2]
+            f"token-{hop}",
+            lambda first, last: torch.relu(self._aggregate(first, last, sent, relations[0])),
+            sent.shape[2],
         )
 
     def _over_nodes(self, name: str, compute: Callable[[int, int], Tensor], width: int) -> Tensor:
@@ -154,24 +159,29 @@ class LayerwiseEncoder:
         rows = self.graph.rows(first, last, self.encoder.device)
         return rows.product(self.encoder.input.weight[:, :, columns])
 
-    def _aggregate(self, first: int, last: int, sent: Tensor) -> Tensor:
+    def _aggregate(self, first: int, last: int, sent: Tensor, relation: int | None) -> Tensor:
         """Return the weighted sum of incoming messages of a range of nodes, `[models, nodes, channels]`."""
         pattern, ends = self.support.pattern, self.endpoint_scores
         if (first, last) == (0, self.support.nodes):
-            return Adjacency(pattern, self._weights(0, pattern.entries), self._gates(pattern, ends)) @ sent
+            weights = self._weights(0, pattern.entries, relation)
+            return Adjacency(pattern, weights, self._gates(pattern, ends)) @ sent
         crow = pattern.crow[first : last + 1].long()
         begin, end = int(crow[0]), int(crow[-1])
         each = torch.arange(end - begin, device=crow.device)
         block = Pattern(crow - begin, pattern.cols[begin:end].long(), self.support.nodes, each)
         if ends is not None:  # a block numbers its rows from 0
             ends = torch.stack([ends[..., 0], torch.roll(ends[..., 1], -first, dims=1)], dim=2)
-        return Adjacency(block, self._weights(begin, end).to(sent.dtype), self._gates(block, ends)) @ sent
+        weights = self._weights(begin, end, relation).to(sent.dtype)
+        return Adjacency(block, weights, self._gates(block, ends)) @ sent
 
     def _gates(self, pattern: Pattern, ends: Tensor | None) -> Tensor | None:
         return None if ends is None else self.encoder.edges.gates(pattern, ends)
 
-    def _weights(self, first: int, last: int) -> Tensor:
+    def _weights(self, first: int, last: int, relation: int | None = None) -> Tensor:
         """Return the edge weights of a range of entries, `[models, entries]`."""
+        if relation is not None:
+            assert self.support.relations is not None
+            return self._weights(first, last) * self.support.relations[relation, first:last]
         if self.edge_weights is not None:
             return self.edge_weights[:, first:last]
         entries = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -66,6 +67,7 @@ class EncoderStack(nn.Module):
         mask_token: initial mask token, `"normal"` or `"zero"`.
         fuse_in_bfloat16: compute the fusion block in bfloat16.
         side_by_side: memory layout of the first-layer weights; see `features.side_by_side`.
+        paths: paths of relations, in place of the hops, with a token each; see `relation_paths`.
         models: number of models.
     """
 
@@ -90,6 +92,7 @@ class EncoderStack(nn.Module):
         mask_token: str = "normal",
         fuse_in_bfloat16: bool = False,
         side_by_side: bool = False,
+        paths: Sequence[Sequence[int]] = (),
         models: int = 1,
     ) -> None:
         super().__init__()
@@ -97,7 +100,7 @@ class EncoderStack(nn.Module):
         words |= {"edge_weights": edge_weights, "mask_token": mask_token}
         sizes = {"hops": hops, "min_layers": min_layers, "hidden_channels": hidden_channels, "heads": heads}
         flags = {"batch_norm": batch_norm, "side_by_side": side_by_side, "fuse_in_bfloat16": fuse_in_bfloat16}
-        self._options: dict[str, Any] = {**words, **sizes, **flags}
+        self._options: dict[str, Any] = {**words, **sizes, **flags, "paths": paths}
         for name, value in words.items():
             if value not in CHOICES[name]:
                 allowed = ", ".join(map(repr, CHOICES[name]))
@@ -107,7 +110,10 @@ class EncoderStack(nn.Module):
         if min_layers > hops:
             raise ValueError(f"min_layers ({min_layers}) must not be more than hops ({hops})")
         mlp_width, hop_width = hidden_channels or 4 * channels, hidden_channels or channels
-        layers = [max(hop, min_layers) for hop in range(1, hops + 1)]
+        self.paths = [tuple(path) for path in paths]
+        layers = [
+            max(hop, min_layers) for hop in map(len, paths or [range(hop) for hop in range(1, hops + 1)])
+        ]
         hop_widths = [channels if count == 1 else hop_width for count in layers]
         self.models, self.channels, self.hops, self.output = models, channels, hops, output
         self.fuse_in_bfloat16 = fuse_in_bfloat16
@@ -117,7 +123,7 @@ class EncoderStack(nn.Module):
         if self.computes_edges:
             widths, reaches = [*widths, 2], [*reaches, hops]
         self.input = InputProjection(
-            models, in_channels, widths, reaches, hops, mask_token, side_by_side=side_by_side
+            models, in_channels, widths, reaches, len(layers), mask_token, side_by_side=side_by_side
         )
         self.edges = EdgeWeights(models, entries, edge_weights)
         self.linear_bias = nn.Parameter(torch.empty(models, 1, channels))
@@ -128,21 +134,27 @@ class EncoderStack(nn.Module):
         )
         self.fusion: TokenAttention | TokenMLP
         if fusion == "mlp":
-            self.fusion = TokenMLP(models, channels, 2 + hops, activation)
+            self.fusion = TokenMLP(models, channels, self.num_tokens, activation)
         else:
             block = HierarchicalAttention if fusion == "hierarchical" else TokenAttention
             dropped = per_model(attention_dropout, models)
             self.fusion = block(models, channels, heads, norm, dropped, activation)
 
     @property
+    def num_tokens(self) -> int:
+        """Number of tokens of a node."""
+        return 2 + len(self.hop_tokens)
+
+    @property
     def out_channels(self) -> int:
         """Width D of one model's embedding."""
-        return self.channels * (2 + self.hops if self.output == "flatten" else 1)
+        return self.channels * (self.num_tokens if self.output == "flatten" else 1)
 
     @property
     def fused_tokens(self) -> int:
         """Number of tokens per node in the fusion blocks; in two blocks the hop tokens count twice."""
-        return 2 + self.hops * (2 if isinstance(self.fusion, HierarchicalAttention) else 1)
+        twice = isinstance(self.fusion, HierarchicalAttention)
+        return self.num_tokens + len(self.hop_tokens) * twice
 
     @property
     def bfloat16_tokens(self) -> bool:
@@ -207,8 +219,11 @@ class EncoderStack(nn.Module):
         """
         to_linear, to_mlp, *to_others = self.input.widths
         widths = [to_linear, to_mlp]
-        if part.whole:  # one product for all hops
-            widths += [sum(to_others[: self.hops]), *to_others[self.hops :]]
+        count, shared = len(self.hop_tokens), part.whole and not self.paths
+        if shared:  # one product for all hops
+            widths += [sum(to_others[:count]), *to_others[count:]]
+        elif part.whole:
+            widths += to_others
         linear, hidden, *here = cast(Projected, projected.pop(0)).pieces(widths, mask, donors)
         sent = [
             *here,
@@ -216,23 +231,19 @@ class EncoderStack(nn.Module):
         ]
         projected.clear()
         ends = cast(Tensor, sent.pop()) if self.computes_edges else None
-        adjacencies = [
-            Adjacency(block, edge_weights, None if ends is None else self.edges.gates(block, ends))
-            for block in (part.blocks[:1] if part.whole else part.blocks)
-        ]
-        if part.whole:  # one product for the first layers of all hops
-            received = adjacencies[0] @ cast(Tensor, sent[0])
-            first_layers = list(torch.split(received, to_others[: self.hops], dim=-1))
-            adjacencies = adjacencies * self.hops
+        adjacencies = self._adjacencies(part, edge_weights, ends)
+        if shared:  # one product for the first layers of all hops
+            received = adjacencies[0][0] @ cast(Tensor, sent[0])
+            first_layers = list(torch.split(received, to_others[:count], dim=-1))
         else:
-            towards = [adjacencies[reach - 1] for reach in self.input.reaches[1 : 1 + self.hops]]
+            towards = [along[-1] for along in adjacencies]
             first_layers = [
                 one.aggregate(adjacency, mask, donors) if isinstance(one, Unprojected) else adjacency @ one
                 for adjacency, one in zip(towards, sent, strict=True)
             ]
         hops = [
-            token(torch.relu(first_layer), adjacencies, self.token_dropout, noise, part.nodes)
-            for token, first_layer in zip(self.hop_tokens, first_layers, strict=True)
+            token(torch.relu(first_layer), along, self.token_dropout, noise, part.nodes)
+            for token, along, first_layer in zip(self.hop_tokens, adjacencies, first_layers, strict=True)
         ]
         stacked = torch.stack([add_bias(linear, self.linear_bias), self.mlp(hidden), *hops], dim=2)
         if noise is None:
@@ -240,11 +251,38 @@ class EncoderStack(nn.Module):
         kept = noise.keep(self.token_dropout, part.seeds, stacked.shape[2:], TOKEN_DROPOUT)
         return drop(stacked, kept, self.token_dropout)
 
+    def _adjacencies(self, part: Part, edge_weights: Tensor, ends: Tensor | None) -> list[list[Adjacency]]:
+        """Return the adjacencies of the layers of each hop token, the last layer's first."""
+        gates = cache(lambda block: None if ends is None else self.edges.gates(block, ends))
+
+        @cache
+        def along(reach: int, relation: int | None) -> Adjacency:
+            block, weights = part.blocks[reach], edge_weights
+            if relation is not None:
+                assert part.relations is not None
+                weights = weights * part.relations[relation].to(weights.dtype)
+            return Adjacency(block, weights, gates(block))
+
+        return [
+            [
+                along(0 if part.whole else reach, relation)
+                for reach, relation in enumerate(self.relations_of(token, cast(WeightedGCN, one).layers))
+            ]
+            for token, one in enumerate(self.hop_tokens)
+        ]
+
+    def relations_of(self, token: int, layers: int) -> list[int | None]:
+        """Return the relation of each layer of a hop token, the last layer's first; None for all edges."""
+        if not self.paths:
+            return [None] * layers
+        path = self.paths[token]
+        return [path[min(layer, len(path) - 1)] for layer in range(layers)]
+
     def attention_keep(self, nodes: Tensor, noise: Noise | None) -> Tensor | None:
         """Draw the dropout masks of the attention; None without dropout."""
         if noise is None or isinstance(self.fusion, TokenMLP):
             return None
-        shape = self.fusion.keep_shape(2 + self.hops)
+        shape = self.fusion.keep_shape(self.num_tokens)
         return noise.keep(self.fusion.dropout, nodes, shape, ATTENTION_DROPOUT)
 
     def fuse(self, tokens: Tensor, kept: Tensor | None = None) -> Tensor:

@@ -27,7 +27,8 @@ class Support:
 
     Initial weights and factors are computed from the weighted degrees on request, so that a memory-mapped
     support is read only where needed. `weight` is that of the data, None for ones; all edge weights start at
-    `start_at`, or at the entries of Ã if it is None; for the other fields see `build_support`.
+    `start_at`, or at the entries of Ã if it is None; `relations` are factors `[relations, entries]` that turn
+    edge weights into those of one relation; for the other fields see `build_support`.
     """
 
     pattern: Pattern
@@ -37,6 +38,7 @@ class Support:
     start_at: float | None = None
     normalize: bool = False
     bounded: bool = True
+    relations: Tensor | None = None
 
     @property
     def nodes(self) -> int:
@@ -99,7 +101,27 @@ class Support:
             weight=None if self.weight is None else self.weight.to(device, dtype),
             in_degree=self.in_degree.to(device, dtype),
             out_degree=self.out_degree.to(device, dtype),
+            relations=None if self.relations is None else self.relations.to(device, dtype),
         )
+
+    def with_relations(self, members: Tensor) -> Support:
+        r"""Return the support with relations, given which of them each entry belongs to.
+
+        The factor of an entry is its value in :math:`\tilde A` of the relation alone over that in
+        :math:`\tilde A` of all edges, so that relations do not depend on each other; it is 1 where weights
+        are not normalized.
+        """
+        rows, cols = self.ends(None)
+        weight = torch.ones_like(rows, dtype=torch.float32) if self.weight is None else self.weight
+        factors = members.to(torch.float32)
+        if self.start_at is None or self.normalize:
+            for factor in factors:
+                own = factor * weight
+                receives = torch.zeros_like(self.in_degree).index_add_(0, rows, own)
+                sends = torch.zeros_like(self.out_degree).index_add_(0, cols, own)
+                all_of = self.in_degree[rows] * self.out_degree[cols]
+                factor.mul_((all_of / (receives[rows] * sends[cols]).clamp_min(1e-30)).sqrt())
+        return replace(self, relations=factors)
 
 
 def build_support(
@@ -227,7 +249,9 @@ def cut_around(support: Support, nodes: Tensor, hops: int) -> tuple[Support, Ten
     )
     weight = None if support.weight is None else support.weight[entries]
     receives, sends = support.in_degree[chosen], support.out_degree[chosen]
-    return replace(support, pattern=pattern, weight=weight, in_degree=receives, out_degree=sends), chosen
+    relations = None if support.relations is None else support.relations[:, entries]
+    part = replace(support, pattern=pattern, weight=weight, in_degree=receives, out_degree=sends)
+    return replace(part, relations=relations), chosen
 
 
 def _entries_of(support: Support, rows: Tensor) -> Tensor:

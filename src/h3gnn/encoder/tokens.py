@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple, cast
 
 import torch
@@ -30,7 +30,8 @@ class Part:
     the features of the first `counts[k]` nodes, and its layers shrink towards the seeds.
 
     `nodes` are numbers in the whole graph. `blocks[h]` carries messages from within h + 1 hops to within h
-    hops; if `whole`, every block is the whole support, so that one product serves all hops.
+    hops; if `whole`, every block is the whole support, so that one product serves all hops. `relations` are
+    factors `[relations, weights]` that turn the edge weights into those of one relation.
     """
 
     nodes: Tensor
@@ -38,6 +39,7 @@ class Part:
     blocks: Sequence[Pattern]
     features: FeatureMatrix
     whole: bool = False
+    relations: Tensor | None = None
 
     @property
     def seeds(self) -> Tensor:
@@ -53,7 +55,7 @@ def whole_graph(features: FeatureMatrix, support: Support, hops: int) -> Part:
     """Return the part in which every node is a seed."""
     nodes = torch.arange(support.nodes, device=features.device)
     counts = [support.nodes] * (hops + 1)
-    return Part(nodes, counts, [support.pattern] * hops, features, whole=True)
+    return Part(nodes, counts, [support.pattern] * hops, features, whole=True, relations=support.relations)
 
 
 class Projected(NamedTuple):
@@ -336,6 +338,23 @@ class WeightedGCN(nn.Module):
         return hidden
 
 
-def token_names(hops: int) -> tuple[str, ...]:
-    """Return a description of each token."""
-    return ("own features, linear", "own features, MLP", *(f"neighbours, hop {k + 1}" for k in range(hops)))
+def relation_paths(relations: int, hops: int, most: int) -> tuple[tuple[int, ...], ...]:
+    """Return the paths of relations that have a token each, the last relation first: short ones, then others.
+
+    Of equally long paths, those that repeat one relation come first.
+    """
+    found: list[tuple[int, ...]] = []
+    for length in range(1, hops + 1):
+        every = list(product(range(relations), repeat=length))
+        found += sorted(every, key=lambda path: (len({*path}), path))
+    return tuple(found[:most])
+
+
+def token_names(
+    hops: int, relations: Sequence[str] = (), paths: Sequence[Sequence[int]] = ()
+) -> tuple[str, ...]:
+    """Return a description of each token; with relations, of those of each path."""
+    names = [f"neighbours, hop {k + 1}" for k in range(hops)]
+    if relations:
+        names = [" > ".join(relations[at] for at in path) for path in paths]
+    return ("own features, linear", "own features, MLP", *names)

@@ -15,7 +15,6 @@ import torch
 from scipy.stats import rankdata
 
 from h3gnn.answers.similarity import MANY_NODES, nearest_to_all
-from h3gnn.encoder.tokens import token_names
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.experiments import scoring
@@ -121,7 +120,7 @@ def collect_findings(
         embeddings={name: values[kept] for name, values in embeddings.items()},
         categories=tuple(replace(one, values=one.values[kept]) for one in categories),
         measures=tuple(replace(one, values=one.values[kept]) for one in measures),
-        tokens=token_names(model.hops),
+        tokens=model.token_names,
         attention=None if attention is None else attention[kept],
         nearest=nearest,
         similarity=similarity,
@@ -485,9 +484,10 @@ def node_measures(model: H3GNN, graph: Graph, attention: Floats | None) -> tuple
         difficulty = model.history_.difficulty.float().mean(dim=0).numpy()
         measures.append(Measure("difficulty", "difficulty, last epoch", difficulty))
     if attention is not None:
-        keys = ("linear", "mlp", *(f"hop{k + 1}" for k in range(model.hops)))
+        names = model.token_names
+        keys = ("linear", "mlp", *(f"hop{k + 1}" for k in range(len(names) - OWN_TOKENS)))
         to_others = attention[:, OWN_TOKENS:].sum(axis=1)
         measures.append(Measure("attention", "attention to neighbours", to_others))
-        for token, (key, name) in enumerate(zip(keys, token_names(model.hops), strict=True)):
+        for token, (key, name) in enumerate(zip(keys, names, strict=True)):
             measures.append(Measure(f"attention_{key}", f"attention: {name}", attention[:, token]))
     return tuple(measures)

@@ -24,6 +24,7 @@ from h3gnn.resources import check_memory
 
 if TYPE_CHECKING:
     from h3gnn.graphs.link_columns import LinkColumns
+    from h3gnn.graphs.type_view import PathColumns
     from h3gnn.tables.plan import TablePlan
 
 SPLITS = 10
@@ -95,6 +96,9 @@ class GraphLike(ABC):
     node_types: Any
     link_columns: LinkColumns | None
     type_names: tuple[str, ...]
+    relations: Any = None
+    relation_names: tuple[str, ...] = ()
+    path_columns: PathColumns | None = None
 
     @property
     @abstractmethod
@@ -180,6 +184,9 @@ class Graph(GraphLike):
         node_types: int16 `[nodes]`, the type of each node, -1 where unknown; None where all are of one type.
         link_columns: what tables of edges say about each node; None without.
         type_names: the name of each type: of its table of features, or of its column of edges.
+        relations: bool `[relations, edges]`, which relations an edge belongs to; None where all are of one.
+        relation_names: the name of each relation.
+        path_columns: what other node types say about each node; see `type_view`.
     """
 
     features: Tensor
@@ -201,6 +208,9 @@ class Graph(GraphLike):
     node_types: Tensor | None = None
     link_columns: LinkColumns | None = None
     type_names: tuple[str, ...] = ()
+    relations: Tensor | None = None
+    relation_names: tuple[str, ...] = ()
+    path_columns: PathColumns | None = None
 
     def __post_init__(self) -> None:
         ids = self.node_ids.view()
@@ -345,10 +355,12 @@ def reorder_nodes(graph: Graph, order: npt.NDArray[np.int64]) -> Graph:
         features = torch_features(scipy_features(graph.features)[order])
     parts = {name: getattr(graph, name) for name in ("labels", "targets", "node_types", *MASKS)}
     moved: dict[str, Any] = {name: None if part is None else part[chosen] for name, part in parts.items()}
-    links = graph.link_columns
+    links, paths = graph.link_columns, graph.path_columns
     return replace(
         graph,
         features=features,
+        relations=None if graph.relations is None else graph.relations[:, edges],
+        path_columns=None if paths is None else replace(paths, values=paths.values[order]),
         link_columns=None if links is None else replace(links, values=links.values[order]),
         edge_index=torch.from_numpy(ends[:, by_target]),
         edge_weight=None if graph.edge_weight is None else graph.edge_weight[edges],
@@ -362,7 +374,8 @@ def with_hash(graph: Graph) -> Graph:
     masks, links = (graph.train_mask, graph.val_mask, graph.test_mask), graph.link_columns
     parts = graph.features, graph.edge_index, graph.edge_weight, graph.labels, *masks
     values = None if links is None else torch.from_numpy(links.values)
-    digest = content_hash(*parts, targets=graph.targets, links=values)
+    paths = None if graph.path_columns is None else torch.from_numpy(graph.path_columns.values)
+    digest = content_hash(*parts, targets=graph.targets, links=values, relations=graph.relations, paths=paths)
     return replace(graph, provenance=replace(graph.provenance, sha256=digest))
 
 
@@ -372,13 +385,15 @@ def content_hash(
     *others: Tensor | None,
     targets: Tensor | None = None,
     links: Tensor | None = None,
+    relations: Tensor | None = None,
+    paths: Tensor | None = None,
 ) -> str:
     """Return the SHA-256 of the arrays that a result depends on; of sparse features, as they are stored."""
     digest = hashlib.sha256()
     stored = [features]
     if features.layout == torch.sparse_csr:
         stored = [features.crow_indices(), features.col_indices(), features.values()]
-    known = [part for part in (targets, links) if part is not None]
+    known = [part for part in (targets, links, relations, paths) if part is not None]
     for part in (*stored, edge_index, *others, *known):
         if part is None:
             digest.update(b"none")

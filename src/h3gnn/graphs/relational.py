@@ -74,6 +74,11 @@ class Relation:
     time: Integers | None = None
     weight: npt.NDArray[np.float32] | None = None
 
+    @cached_property
+    def is_function(self) -> bool:
+        """Whether every source node has at most one link, as in a column of a table."""
+        return bool(len(np.unique(self.ends[0])) == self.ends.shape[1])
+
 
 class Step(NamedTuple):
     """A relation walked in one direction: `forward` from its source to its target."""

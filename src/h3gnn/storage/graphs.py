@@ -16,6 +16,7 @@ from h3gnn.graphs.graph import MASKS, Graph
 from h3gnn.graphs.link_columns import STORED_LINKS, LinkColumns, LinkPlan
 from h3gnn.graphs.provenance import STORED_PROVENANCE, Provenance
 from h3gnn.graphs.scaling import csr_features
+from h3gnn.graphs.type_view import PathColumns
 from h3gnn.ondisk.mapped import MappedGraph, open_mapped
 from h3gnn.storage import schema
 from h3gnn.storage.schema import DictOf, FieldError, Integer, Kind, ListOf, Maybe, Number, OneOf, Record, Text
@@ -103,12 +104,14 @@ def _check_column(column: Mapping[str, Any], own: Mapping[str, Tensor], prefix: 
         raise FieldError(f"{where}.names", f"must have {expected} value(s), not {len(names)}")
 
 
-OPTIONAL = ("edge_weight", "labels", "targets", "node_types", *MASKS)
+STORED_PATHS = Record({"titles": ListOf(Text()), "widths": ListOf(Integer(1))})
+OPTIONAL = ("edge_weight", "labels", "targets", "node_types", "relations", *MASKS)
 GRAPH_DESCRIPTION = Record(
     {"provenance": STORED_PROVENANCE, "class_names": ListOf(Text())},
     {
         **{"feature_names": ListOf(Text()), "target_name": Text(), "type_names": ListOf(Text())},
         **{"plan": PLAN, "edge_plan": STORED_EDGES, "links": STORED_LINKS},
+        **{"relation_names": ListOf(Text()), "paths": STORED_PATHS},
     },
 )
 """Schema of the description of a graph."""
@@ -128,6 +131,8 @@ PARTS = {
     **{name: Spec(torch.bool, ("nodes", "splits")) for name in MASKS},
     "node_ids": Spec(torch.uint8, ("ids",)),
     "link_columns": Spec(torch.float32, ("nodes", "link columns")),
+    "relations": Spec(torch.bool, ("relations", "edges")),
+    "path_columns": Spec(torch.float32, ("nodes", "path columns")),
 }
 """Tensors of a graph; only edges and features are required."""
 
@@ -138,6 +143,9 @@ def graph_description(graph: Graph | MappedGraph) -> dict[str, Any]:
     words |= {"feature_names": list(graph.feature_names)}
     words |= {"target_name": graph.target_name} if graph.target_name else {}
     words |= {"type_names": list(graph.type_names)} if graph.type_names else {}
+    words |= {"relation_names": list(graph.relation_names)} if graph.relation_names else {}
+    paths = graph.path_columns
+    words |= {} if paths is None else {"paths": {"titles": [*paths.titles], "widths": [*paths.widths]}}
     links = None if graph.link_columns is None else graph.link_columns.plan
     plans = {"plan": graph.plan, "edge_plan": graph.edge_plan, "links": links}
     return words | {name: plan.as_dict() for name, plan in plans.items() if plan is not None}
@@ -160,6 +168,8 @@ def graph_tensors(graph: Graph | MappedGraph) -> dict[str, Tensor]:
     tensors |= {name: value for name in OPTIONAL if (value := getattr(graph, name)) is not None}
     if graph.link_columns is not None:
         tensors["link_columns"] = torch.from_numpy(np.ascontiguousarray(graph.link_columns.values))
+    if graph.path_columns is not None:
+        tensors["path_columns"] = torch.from_numpy(np.ascontiguousarray(graph.path_columns.values))
     if graph.has_ids:
         text = json.dumps(graph.node_ids.tolist()).encode()
         tensors["node_ids"] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
@@ -201,6 +211,8 @@ def graph_from_tensors(tensors: dict[str, Tensor], description: dict[str, Any]) 
         plan=plan,
         edge_plan=None if edges is None else EdgePlan.from_dict(edges),
         link_columns=_link_columns(tensors, description.get("links")),
+        relation_names=_relation_names(tensors, description.get("relation_names", [])),
+        path_columns=_path_columns(tensors, description.get("paths")),
         **{name: tensors.get(name) for name in OPTIONAL},
     )
 
@@ -216,6 +228,25 @@ def _link_columns(tensors: dict[str, Tensor], stored: dict[str, Any] | None) -> 
     if not len(plan.names) == len(plan.scales) == values.shape[1]:
         raise FieldError("links.scales", f"must have {len(plan.names)} value(s), not {len(plan.scales)}")
     return LinkColumns(values.numpy(), plan)
+
+
+def _relation_names(tensors: dict[str, Tensor], stored: list[str]) -> tuple[str, ...]:
+    """Return the names of the relations, one for each row of their tensor."""
+    if len(stored) != (len(tensors["relations"]) if "relations" in tensors else 0):
+        raise FieldError("relation_names", "must have one name for each relation")
+    return tuple(stored)
+
+
+def _path_columns(tensors: dict[str, Tensor], stored: dict[str, Any] | None) -> PathColumns | None:
+    """Return the path columns, whose widths add up to their number."""
+    values = tensors.get("path_columns")
+    if stored is None or values is None:
+        if stored is not None or values is not None:
+            raise FieldError("paths", "has no values" if values is None else "is missing")
+        return None
+    if len(stored["titles"]) != len(stored["widths"]) or sum(stored["widths"]) != values.shape[1]:
+        raise FieldError("paths.widths", "do not fit the titles or the columns")
+    return PathColumns(values.numpy(), tuple(stored["titles"]), tuple(stored["widths"]))
 
 
 def _open_folder(tensors: dict[str, Tensor], provenance: Provenance) -> MappedGraph:

@@ -293,7 +293,10 @@ class SampledBatches:
         ]
         nodes = sample.nodes
         features = FeatureMatrix.as_stored(self.graph.read(nodes).to(self.device))
-        part = Part(nodes.to(self.device), sample.counts, blocks, features)
+        relations = self.support.relations
+        if relations is not None:
+            relations = relations[:, entries].to(self.device, features.dtype)
+        part = Part(nodes.to(self.device), sample.counts, blocks, features, relations=relations)
         factor = self.support.factors(entries, ends).to(self.device, features.dtype)
         pair_of = self.support.pair_keys(entries, ends).to(self.device)
         at = nodes.new_empty(2, 0) if pairs is None else pairs

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from h3gnn.encoder.encode import Allocate
 from h3gnn.encoder.stack import EncoderStack, per_model
+from h3gnn.encoder.tokens import relation_paths
 from h3gnn.resources import check_memory
 from h3gnn.storage.checkpoint_file import Checkpoints, group_folder, known_group_size
 from h3gnn.training.batches import Source, WholeGraph
@@ -78,6 +79,7 @@ class Shape(FromSettings):
 
     channels: int
     hops: int
+    max_paths: int
     min_layers: int
     hidden_channels: int | None
     heads: int
@@ -105,10 +107,13 @@ class Shape(FromSettings):
             f"{self.channels:,} channels",
         )
 
-    def build(self, features: int, entries: int, models: int, device: torch.device) -> EncoderStack:
+    def build(
+        self, features: int, entries: int, models: int, device: torch.device, relations: int = 0
+    ) -> EncoderStack:
         """Return an uninitialized stack of encoders; the device decides the memory layout of its weights."""
         self.check_memory(features, 1)
         options = {field.name: getattr(self, field.name) for field in fields(self)}
+        options["paths"] = relation_paths(relations, self.hops, options.pop("max_paths"))
         options["fuse_in_bfloat16"] = use_bfloat16(options.pop("precision"), device)
         options |= {"side_by_side": device.type == "cuda", "models": models}
         return EncoderStack(features, options.pop("channels"), entries, **options)
@@ -259,7 +264,7 @@ def train_models(
 
 def _count_fitting(one: EncoderStack, source: Source, models: int) -> int:
     parameters = sum(parameter.numel() for parameter in one.parameters())
-    values_per_node = 4 * sum(one.input.widths) + 12 * (2 + one.hops) * one.channels
+    values_per_node = 4 * sum(one.input.widths) + 12 * one.num_tokens * one.channels
     return models_at_once(models, parameters, values_per_node, source.nodes, free_bytes(source.device))
 
 
@@ -334,18 +339,19 @@ def plan_memory(
     features: int,
     device: torch.device,
     budget: int | None,
+    relations: int = 0,
 ) -> tuple[int | None, int | None]:
     """Return how many models to train at once and nodes to fuse at a time in a budget; None is automatic."""
     if params["batch_size"] is not None:
         return None, None
     with torch.device("meta"):
-        one = Shape.of(params).build(features, 0, 1, device)
+        one = Shape.of(params).build(features, 0, 1, device, relations)
     size = MemoryEstimate(
         nodes=nodes,
         entries=entries,
         features=features,
         channels=params["channels"],
-        hops=params["hops"],
+        hops=len(one.hop_tokens),
         first_width=sum(one.input.widths),
         mlp_width=one.input.widths[1],
         heads=params["heads"],

@@ -1,0 +1,231 @@
+"""Paths of relations that start at a node type: which there are, and the mean of features along each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from h3gnn.graphs.relational import RelationalGraph, Step
+
+Floats = npt.NDArray[np.float32]
+
+MOST_HOPS, MOST_PATHS = 4, 16
+"""Default length and number of paths."""
+WIDE, COLUMNS = 256, 64
+"""Columns of a type's features before they are averaged, and principal components of each path's means."""
+IDENTITY = 4096
+"""A type without columns and up to this many nodes is described by the identity of its nodes."""
+NEGLIGIBLE = 1e-6
+"""Share of the largest variance below which a component is left out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Hop:
+    """One link, or the two links of a row in a link table.
+
+    Attributes:
+        steps: the links, one or two.
+        title: for display: the type at the end, and the table or column between.
+    """
+
+    steps: tuple[Step, ...]
+    title: str
+
+    @property
+    def start(self) -> str:
+        """Type at which the hop begins."""
+        return self.steps[0].start
+
+    @property
+    def end(self) -> str:
+        """Type at which the hop ends."""
+        return self.steps[-1].end
+
+    @property
+    def key(self) -> str:
+        """Name of the hop within its graph."""
+        return " / ".join(step.title for step in self.steps)
+
+
+Path = tuple[Hop, ...]
+
+
+def hops_from(graph: RelationalGraph, name: str) -> list[Hop]:
+    """Return the hops that begin at a type; a link table with columns is also an end of its own."""
+    found = []
+    for step in graph.steps[name]:
+        between = step.end
+        if between not in graph.link_types or step.forward:
+            found.append(Hop((step,), _title(step)))
+            continue
+        if graph.type(between).features.shape[1]:
+            found.append(Hop((step,), _title(step)))
+        for onward in graph.steps[between]:
+            if onward.forward and onward.relation is not step.relation:
+                found.append(Hop((step, onward), f"{onward.end} via {between}"))
+    return found
+
+
+def _title(step: Step) -> str:
+    column = step.relation.name.removeprefix(f"{step.relation.source}.")
+    if step.forward:
+        return step.end if column.lower().startswith(step.end.lower()[:4]) else f"{step.end} ({column})"
+    same = sum(letter == other for letter, other in zip(column.lower(), step.start.lower(), strict=False))
+    return step.end if same >= 4 else f"{step.end} ({column})"
+
+
+class PathFeatures:
+    """Means of features along paths, each matrix computed once.
+
+    Args:
+        graph: the graph.
+        name: the type at which the paths begin.
+    """
+
+    def __init__(self, graph: RelationalGraph, name: str) -> None:
+        self.graph, self.name = graph, name
+        self._matrices: dict[str, sp.csr_array] = {}
+        self._means: dict[tuple[str, ...], Floats] = {}
+
+    @cached_property
+    def hops(self) -> Mapping[str, list[Hop]]:
+        """The hops that begin at each type."""
+        return {name: hops_from(self.graph, name) for name in self.graph.types}
+
+    def paths(self, longest: int = MOST_HOPS) -> Iterator[Path]:
+        """Yield the paths of up to `longest` hops, short ones first; a link table only ends a path."""
+        current: list[Path] = [()]
+        for _ in range(longest):
+            longer = []
+            for path in current:
+                end = path[-1].end if path else self.name
+                if path and end in self.graph.link_types:
+                    continue
+                for hop in self.hops[end]:
+                    if not (path and self._goes_straight_back(path[-1], hop)):
+                        longer.append((*path, hop))
+            yield from longer
+            current = longer
+
+    def _goes_straight_back(self, hop: Hop, onward: Hop) -> bool:
+        """Whether a hop returns to the only node that the one before it can come from."""
+        (first, *more), (second, *others) = hop.steps, onward.steps
+        if more or others or first.relation is not second.relation or first.forward:
+            return False
+        return second.forward and first.relation.is_function
+
+    def matrix(self, hop: Hop) -> sp.csr_array:
+        """Return the number of links between the nodes at both ends of a hop."""
+        if hop.key not in self._matrices:
+            product = self.graph.matrix(hop.steps[0])
+            for step in hop.steps[1:]:
+                product = (product @ self.graph.matrix(step)).tocsr()
+            self._matrices[hop.key] = product
+        return self._matrices[hop.key]
+
+    def mean(self, path: Path) -> Floats:
+        """Return the mean of the features at the end of a path, step by step, `[nodes, columns]`."""
+        key = tuple(hop.key for hop in path) or (self.name,)
+        if not path:
+            raise ValueError("a path has at least one hop")
+        if key not in self._means:
+            rest = self.features(path[-1].end) if len(path) == 1 else self.mean(path[1:])
+            matrix = self.matrix(path[0])
+            total = np.asarray(matrix.sum(axis=1)).reshape(-1, 1)
+            self._means[key] = np.asarray(matrix @ rest / np.where(total > 0, total, 1), dtype=np.float32)
+        return self._means[key]
+
+    def features(self, name: str) -> Floats:
+        """Return the columns that describe the nodes of a type, at most `WIDE` of them."""
+        key = (f"type {name}",)
+        if key not in self._means:
+            self._means[key] = node_columns(self.graph, name)
+        return self._means[key]
+
+    def select(self, longest: int = MOST_HOPS, most: int = MOST_PATHS) -> list[Path]:
+        """Return up to `most` paths: short ones first, then those that reach more of the nodes."""
+        found: list[tuple[int, float, int, Path]] = []
+        for at, path in enumerate(self.paths(longest)):
+            if found and len(found) >= most and len(path) > found[-1][0]:
+                break
+            if not self._describes(path[-1].end):
+                continue
+            reached = float((np.abs(self.mean(path)).sum(axis=1) > 0).mean())
+            if reached > 0:
+                found.append((len(path), -reached, at, path))
+        return [path for *_, path in sorted(found, key=lambda one: one[:3])[:most]]
+
+    def _describes(self, name: str) -> bool:
+        return self.graph.type(name).nodes > 0 and self.features(name).shape[1] > 0
+
+
+def node_columns(graph: RelationalGraph, name: str) -> Floats:
+    """Return columns that describe the nodes of a type: its own, their identity, or whom they link to."""
+    table = graph.type(name)
+    if table.features.shape[1]:
+        return reduced(scaled(table.features, encoded=table.plan is not None and not table.plan.as_is), WIDE)
+    if table.nodes <= WIDE:
+        return np.eye(table.nodes, dtype=np.float32)
+    parts = [graph.matrix(step) for step in graph.steps[name]]
+    if not parts:
+        return np.zeros((table.nodes, 0), dtype=np.float32)
+    if table.nodes <= IDENTITY:
+        parts.append(sp.eye_array(table.nodes, dtype=np.float32, format="csr"))
+    return reduced(sp.hstack([_equal_rows(_rare_first(one)) for one in parts], format="csr"), WIDE)
+
+
+def _rare_first(matrix: sp.csr_array) -> sp.csr_array:
+    """Divide the columns of counts by the root of their sums, so that large groups do not dominate."""
+    total = np.asarray(matrix.sum(axis=0)).ravel()
+    scale: Any = sp.diags_array(1 / np.sqrt(np.where(total > 0, total, 1)))
+    return sp.csr_array(matrix @ scale)
+
+
+def scaled(features: Any, *, encoded: bool) -> Any:
+    """Return features whose columns are comparable: encoded ones already are."""
+    sparse = sp.issparse(features)
+    if encoded:
+        return features
+    filled = features.nnz if sparse else int(np.count_nonzero(features))
+    negative = bool((features.data if sparse else features).min(initial=0) < 0)
+    if filled <= 0.5 * features.shape[0] * features.shape[1] and not negative:
+        return _equal_rows(sp.csr_array(features) if sparse else features)
+    dense = features.toarray() if sparse else np.asarray(features, dtype=np.float64)
+    spread = dense.std(axis=0)
+    return np.asarray((dense - dense.mean(axis=0)) / np.where(spread > 1e-12, spread, 1), dtype=np.float32)
+
+
+def _equal_rows(rows: Any) -> Any:
+    """Return rows of length 1, those of zeros unchanged."""
+    sparse = bool(sp.issparse(rows))
+    if not sparse:
+        length = np.linalg.norm(rows, axis=1, keepdims=True)
+        return (rows / np.where(length > 0, length, 1)).astype(np.float32)
+    length = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+    scale: Any = sp.diags_array(1 / np.where(length > 0, length, 1))
+    return (scale @ rows).astype(np.float32).tocsr()
+
+
+def reduced(rows: Any, count: int) -> Floats:
+    """Return the leading principal components of rows; all columns, centred, if they are few."""
+    columns, sparse = int(rows.shape[1]), bool(sp.issparse(rows))
+    if sparse and columns > count and min(rows.shape) > count:
+        from sklearn.utils.extmath import randomized_svd
+
+        _, sizes, right = randomized_svd(rows, count, n_iter=4, random_state=0)
+        right = right[sizes > NEGLIGIBLE * sizes.max(initial=0)]
+        return np.asarray(rows @ (right * np.sign((right**3).sum(axis=1))[:, None]).T, dtype=np.float32)
+    dense = np.asarray(rows.toarray() if sparse else rows, dtype=np.float64)
+    dense = dense - dense.mean(axis=0)
+    if columns > count:
+        values, vectors = np.linalg.eigh(dense.T @ dense)
+        chosen = np.argsort(values)[::-1][:count]
+        chosen = chosen[values[chosen] > NEGLIGIBLE * max(float(values.max()), 0)]
+        dense = dense @ (vectors[:, chosen] * np.sign((vectors[:, chosen] ** 3).sum(axis=0)))
+    return np.asarray(dense, dtype=np.float32)

@@ -1,0 +1,204 @@
+"""The graph of one node type: its own columns, links among its nodes, and what paths to other types say.
+
+Two nodes of a type are linked if a row refers from one to the other, or if both link to the same node of
+another type. Each kind of link is a relation of the graph, for which the encoder has tokens of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+import torch
+
+from h3gnn.graphs.graph import Graph, with_hash
+from h3gnn.graphs.paths import COLUMNS, MOST_HOPS, MOST_PATHS, Path, PathFeatures, reduced
+from h3gnn.graphs.provenance import Repair
+from h3gnn.graphs.relational import RelationalGraph
+from h3gnn.graphs.structural import build_graph
+
+Integers = npt.NDArray[np.int64]
+MOST_RELATIONS = 3
+"""Relations between the nodes of a type that the encoder has tokens for."""
+NEIGHBOURS = 20
+"""Links of a node to others that share a node with it, for each relation."""
+LEAST_GAIN = 0.25
+"""Share of the best relation's similarity of features that another needs to be used."""
+PAIRS = 20_000
+
+
+@dataclass(frozen=True, eq=False)
+class PathColumns:
+    """Means of features along paths, as columns of the nodes of a type.
+
+    Attributes:
+        values: float32 `[nodes, columns]`; the columns of each path have a mean squared row length of 1.
+        titles: of the paths, such as `account > district`.
+        widths: number of columns of each path.
+    """
+
+    values: npt.NDArray[np.float32]
+    titles: tuple[str, ...]
+    widths: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class NodeLinks:
+    """Links among the nodes of a type, `[2, links]` with sources above targets, and their relation."""
+
+    title: str
+    ends: Integers
+
+    @property
+    def both_ways(self) -> Integers:
+        """Links in both directions, each once."""
+        pairs = np.concatenate([self.ends, self.ends[::-1]], axis=1)
+        return np.unique(pairs[:, pairs[0] != pairs[1]], axis=1)
+
+
+def type_view(
+    graph: RelationalGraph,
+    name: str,
+    *,
+    longest: int = MOST_HOPS,
+    most_paths: int = MOST_PATHS,
+    links: bool = True,
+) -> Graph:
+    """Return the graph of one node type.
+
+    Args:
+        graph: all types.
+        name: the type.
+        longest: hops of the longest path to other types.
+        most_paths: number of paths whose means are columns.
+        links: whether nodes are linked; without, what a node is described by does not depend on later rows.
+    """
+    table, features = graph.type(name), PathFeatures(graph, name)
+    found = _relations(features) if links else []
+    chosen, left = _informative(features, found)
+    edges, member = _union([one.both_ways for one in chosen], table.nodes)
+    own = table.features if table.features.shape[1] else None
+    known: dict[str, Any] = {"node_ids": table.ids if table.has_ids else None}
+    if own is not None and table.feature_names:
+        known["feature_names"] = table.feature_names
+    if own is None and not edges.shape[1]:
+        own = np.ones((table.nodes, 1), dtype=np.float32)
+        known["feature_names"] = ("constant",)
+    built = build_graph(own, edges, nodes=table.nodes, source=f"{graph.source}: {name}", **known)
+    repairs = [*graph.repairs]
+    if left:
+        message = f"links among {name} by {', '.join(left)} are not used: their ends are not alike"
+        repairs.append(Repair("relations-left-out", message, len(left)))
+    paths = features.select(longest, most_paths)
+    view = replace(
+        built.with_repairs(*repairs),
+        plan=table.plan if own is table.features else None,
+        relations=torch.from_numpy(member) if len(chosen) else None,
+        relation_names=tuple(one.title for one in chosen),
+        path_columns=path_columns(features, paths),
+    )
+    return with_hash(view)
+
+
+def path_columns(features: PathFeatures, paths: Sequence[Path]) -> PathColumns | None:
+    """Return the means along paths, in principal components; None without paths."""
+    parts: list[npt.NDArray[np.float32]] = []
+    for path in paths:
+        columns = reduced(features.mean(path), COLUMNS)
+        length = float(np.sqrt((columns.astype(np.float64) ** 2).sum(axis=1).mean())) if columns.size else 0.0
+        parts.append((columns / (length if length > 0 else 1)).astype(np.float32))
+    if not parts:
+        return None
+    titles = tuple(" > ".join(hop.title for hop in path) for path in paths)
+    return PathColumns(np.concatenate(parts, axis=1), titles, tuple(one.shape[1] for one in parts))
+
+
+def _relations(features: PathFeatures) -> list[NodeLinks]:
+    """Return the links among the nodes: direct ones, and by a node that both reach in up to two hops."""
+    name, found = features.name, list[NodeLinks]()
+    for path in features.paths(2):
+        title, end = " > ".join(hop.title for hop in path), path[-1].end
+        if end in features.graph.link_types:
+            continue
+        matrix = features.matrix(path[0])
+        if end == name:
+            if len(path) == 1 and path[0].steps[-1].forward:  # the reverse is the same link
+                pairs = matrix.tocoo()
+                found.append(NodeLinks(title, np.stack([pairs.col, pairs.row]).astype(np.int64)))
+            continue
+        if len(path) > 1:
+            matrix = sp.csr_array(matrix @ features.matrix(path[1]))
+        found.append(NodeLinks(f"same {title}", _sharing(matrix)))
+    return [one for one in found if one.ends.shape[1]]
+
+
+def _sharing(matrix: sp.csr_array) -> Integers:
+    """Link nodes that share a column: all of a small group, else neighbours on a ring in a fixed order.
+
+    Of a node with many columns the rarest count, so that the links grow with the number of nodes.
+    """
+    sizes = np.diff(matrix.tocsc().indptr)
+    pairs = matrix.tocoo()
+    row, column = pairs.row.astype(np.int64), pairs.col.astype(np.int64)
+    kept = sizes[column] > 1
+    row, column = row[kept], column[kept]
+    order = np.lexsort((column, sizes[column], row))
+    row, column = row[order], column[order]
+    rank = np.arange(len(row)) - np.searchsorted(row, row)
+    most = NEIGHBOURS // 2
+    row, column, rank = row[rank < most], column[rank < most], rank[rank < most]
+    groups = np.bincount(row, minlength=matrix.shape[0])
+    share = np.maximum(1, most // np.maximum(groups, 1))  # steps on the ring of each group
+    mixed = (row * 0x9E3779B1 + column * 0x85EBCA6B) % 0xFFFFFFFB
+    order = np.lexsort((mixed, column))
+    row, column = row[order], column[order]
+    first = np.searchsorted(column, column)
+    size = np.searchsorted(column, column, side="right") - first
+    at = np.arange(len(row)) - first
+    sources, targets = list[Integers](), list[Integers]()
+    for step in range(1, most + 1):
+        used = (step <= share[row]) & (step <= size // 2)
+        sources.append(row[used])
+        targets.append(row[(first + (at + step) % np.maximum(size, 1))[used]])
+    ends = np.stack([np.concatenate(sources), np.concatenate(targets)])
+    return ends[:, ends[0] != ends[1]]
+
+
+def _informative(features: PathFeatures, found: Sequence[NodeLinks]) -> tuple[list[NodeLinks], list[str]]:
+    """Return the relations whose ends are most alike, and the titles of the others."""
+    if not found:
+        return [], []
+    rows = features.features(features.name)
+    if rows.shape[1] < 2 or not features.graph.type(features.name).features.shape[1]:
+        return list(found[:MOST_RELATIONS]), [one.title for one in found[MOST_RELATIONS:]]
+    alike = np.array([similarity(rows, one.ends) for one in found])
+    order = np.argsort(-alike, kind="stable")
+    good = [int(at) for at in order if alike[at] >= LEAST_GAIN * alike[order[0]]][:MOST_RELATIONS]
+    return [found[at] for at in sorted(good)], [one.title for at, one in enumerate(found) if at not in good]
+
+
+def similarity(rows: npt.NDArray[np.float32], ends: Integers) -> float:
+    """Return the mean cosine similarity of the centred rows at both ends of links."""
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    unit = rows / np.where(length > 0, length, 1)
+    unit = unit - unit.mean(axis=0)
+    some = np.linspace(0, ends.shape[1] - 1, min(PAIRS, ends.shape[1])).astype(np.int64)
+    product = (unit[ends[0, some]] * unit[ends[1, some]]).sum(axis=1).mean()
+    return float(product / max(float((unit**2).sum(axis=1).mean()), 1e-12))
+
+
+def _union(relations: Sequence[Integers], nodes: int) -> tuple[Integers, npt.NDArray[np.bool_]]:
+    """Return the distinct links, sorted by target, and which relations each belongs to."""
+    keys = [ends[1] * nodes + ends[0] for ends in relations]
+    every = np.unique(np.concatenate(keys)) if keys else np.empty(0, dtype=np.int64)
+    member = np.stack([np.isin(every, one) for one in keys]) if keys else np.empty((0, 0), dtype=bool)
+    return np.stack([every % max(nodes, 1), every // max(nodes, 1)]), member
+
+
+def views(graph: RelationalGraph, names: Sequence[str]) -> Mapping[str, Graph]:
+    """Return the graphs of several types."""
+    return {name: type_view(graph, name) for name in names}
