@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from h3gnn.tables.schema import check_schema, infer_schema, read_schema, stems
+from h3gnn.tables.propose import infer_schema, stems
+from h3gnn.tables.schema import check_schema, read_schema
 from h3gnn.tables.sources import open_source
 from tests.databases.generated import generate
 from tests.program import call
@@ -31,13 +32,13 @@ def test_generated_databases(seed: int) -> None:
     assert len(found) >= 2
 
 
-def test_link_tables_have_two_links_and_no_key() -> None:
+def test_link_tables_have_two_links_and_a_key_of_both() -> None:
     films = pd.DataFrame({"film_id": range(10)})
     actors = pd.DataFrame({"actor_id": range(10)})
     cast = pd.DataFrame({"film_id": [0, 0, 1, 2], "actor_id": [1, 2, 1, 3]})
     schema = infer_schema({"films": films, "actors": actors, "cast": cast})
     assert schema.is_link_table("cast")
-    assert schema.tables["cast"].key == ()
+    assert schema.tables["cast"].key == ("film_id", "actor_id")
     assert not schema.is_link_table("films")
 
 

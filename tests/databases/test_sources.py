@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from h3gnn.tables.schema import infer_schema
+from h3gnn.tables.propose import infer_schema
 from h3gnn.tables.sources import FrameSource, hidden_password, is_source, open_source
 from tests.rejects import rejects
 

@@ -68,7 +68,8 @@ def inspect(
 def _inspect_tables(given: str, write: Path | None, *, as_json: bool) -> None:
     """Show the schema of several tables, inferred, or that of a schema file compared with its tables."""
     from h3gnn.storage.atomic import write_atomically
-    from h3gnn.tables.schema import check_schema, infer_schema, read_schema
+    from h3gnn.tables.propose import infer_schema
+    from h3gnn.tables.schema import check_schema, read_schema
     from h3gnn.tables.sources import open_source
 
     if given.endswith(".toml"):

@@ -18,7 +18,8 @@ from h3gnn.tables.files import Problems
 from h3gnn.tables.infer import MOST_CLASSES, Cells, infer_column
 from h3gnn.tables.leaks import Target
 from h3gnn.tables.plan import TablePlan, encode_table, infer_columns
-from h3gnn.tables.schema import Profile, Schema, TableSchema, check_schema, infer_schema, read_schema
+from h3gnn.tables.propose import infer_schema
+from h3gnn.tables.schema import Profile, Schema, TableSchema, check_schema, read_schema
 from h3gnn.tables.sources import Source, open_source
 
 Integers = npt.NDArray[np.int64]

@@ -1,48 +1,32 @@
-"""The schema of several tables: keys, links and times, declared or inferred, and its TOML file.
-
-A link is accepted if its name says so and its values are keys of the other table. What rests on one of the
-two alone is a question, which the file lists as a comment.
-"""
+"""The schema of several tables: keys, links, times and nodes; its TOML file, and its check with tables."""
 
 from __future__ import annotations
 
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from h3gnn.errors import GraphError, InputError, shortened
 from h3gnn.tables.infer import Cells, infer_column
-from h3gnn.tables.roles import INDEX_NAMES, is_id_name, words_in
-from h3gnn.tables.sources import Declared, Source, open_source
+from h3gnn.tables.sources import Source
 
 MATCHING = 0.95
 """Share of a link's values that must be keys of the other table."""
-UNLIKELY = 0.05
-"""With a smaller share, a column is no link, whatever its name."""
-ID_WORDS = frozenset({"id", "ids", "key", "no", "nr", "num", "code", "uuid", "guid", "fk", "pk", "ref"})
-GENERIC = frozenset({"id", "key", "code", "name", "index", "date", "type", "number", "position", "value"})
-"""Names of keys that say nothing about the table."""
-SELF_WORDS = {
-    *("parent", "manager", "boss", "supervisor", "reports", "reply", "previous", "next", "root", "superior"),
-    "mentor",
-}
-"""Words of links from a table to itself."""
-NOT_THE_ROW = {
-    *("birth", "born", "birthday", "dob", "due", "required", "expires", "expiry", "until", "end", "to"),
-    "update",
-}
-"""Words in dates that are not those of the row."""
-TIME_WORDS = ("time", "timestamp", "date", "datetime", "created", "at", "on", "day", "when", "start", "begin")
-SHARED_LETTERS = 4
+UNLIKELY_CHANCE = 1e-3
+"""With a smaller one, values do not match by coincidence."""
+INTEGER = re.compile(r"-?\d{1,18}")
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 """Names that TOML takes without quotation marks."""
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -64,11 +48,13 @@ class Link:
 
 @dataclass(frozen=True)
 class Question:
-    """Something that only the user knows: a possible link, or a table without key that is referenced."""
+    """Something that only the user knows: a possible link, nodes or time, or why a link is left out."""
 
     table: str
     text: str
     link: Link | None = None
+    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    time: str | None = None
 
 
 @dataclass(frozen=True)
@@ -123,6 +109,8 @@ class Schema:
         asked = [
             {"table": one.table, "question": one.text}
             | ({} if one.link is None else {"columns": [*one.link.columns], "to": one.link.to})
+            | ({"nodes": {kind: [*columns] for kind, columns in one.nodes.items()}} if one.nodes else {})
+            | ({} if one.time is None else {"time": one.time})
             for one in self.questions
         ]
         return {"tables": tables, "questions": asked}
@@ -132,23 +120,35 @@ class Schema:
         about = "Keys, links and times of several tables. Edit what is wrong; remove # to accept a proposal."
         lines = [f"# {about}", f"source = {_toml(source)}"]
         for name, table in self.tables.items():
-            place = f"tables.{name if BARE.fullmatch(name) else _toml(name)}"
+            place = f"tables.{_name(name)}"
             lines += ["", f"[{place}]  # {table.rows:,} rows", f"key = {_toml(table.key)}"]
             lines += [f"time = {_toml(table.time)}"] if table.time else []
-            lines += [f"nodes = {_toml(table.nodes)}"] if table.nodes else []
+            lines += _node_lines(table.nodes)
             lines += [f"columns = {_toml(table.columns)}"] if table.columns else []
+            questions = [one for one in self.questions if one.table == name]
+            for one in questions:
+                proposed = [f"time = {_toml(one.time)}"] if one.time else _node_lines(one.nodes)
+                lines += [f"# ? {one.text}", *(f"# {line}" for line in proposed)] if not one.link else []
             for link in table.links:
                 shown = f"{100 * link.share:.4g} % of its values are keys; {link.reason}".rstrip("; ")
                 lines += [f"[[{place}.links]]  # {shown}", *_link_lines(link)]
-            for question in (one for one in self.questions if one.table == name):
-                lines += [f"# ? {question.text}"]
-                if question.link is not None:
-                    lines += [f"# [[{place}.links]]", *(f"# {line}" for line in _link_lines(question.link))]
+            for one in questions:
+                if one.link is not None:
+                    proposed = [f"[[{place}.links]]", *_link_lines(one.link)]
+                    lines += [f"# ? {one.text}", *(f"# {line}" for line in proposed)]
         return "\n".join(lines) + "\n"
 
 
 def _link_lines(link: Link) -> list[str]:
     return [f"columns = {_toml(link.columns)}", f"to = {_toml(link.to)}"]
+
+
+def _node_lines(nodes: Mapping[str, tuple[str, ...]]) -> list[str]:
+    return [f"nodes.{_name(kind)} = {_toml(columns)}" for kind, columns in nodes.items()]
+
+
+def _name(name: str) -> str:
+    return name if BARE.fullmatch(name) else _toml(name)
 
 
 def _toml(value: Any) -> str:
@@ -239,7 +239,7 @@ def _checked(table: TableSchema, link: Link, schema: Schema, profiles: Mapping[s
     if len(key) != len(link.columns):
         message = f"{place}: the key of {link.to!r} has {len(key)} column(s), not {len(link.columns)}"
         raise GraphError(f"{message}; give it a key in the schema", code="key-missing")
-    share = profiles[table.name].share_of(link.columns, profiles[link.to], key)
+    share = profiles[table.name].match(link.columns, profiles[link.to], key).share
     if share == 0 and len(profiles[table.name].frame):
         raise GraphError(f"{place}: none of its values is a key of {link.to!r}", code="link-without-match")
     return replace(link, share=share)
@@ -250,211 +250,93 @@ class Profile:
 
     def __init__(self, name: str, frame: pd.DataFrame) -> None:
         self.name, self.frame = name, frame
-        self.words = stems(name)
+        self.names = [str(one) for one in frame.columns]
         self._texts: dict[str, pd.Series[Any]] = {}
+        self._distinct: dict[tuple[str, ...], set[Any]] = {}
+        self._integers: dict[str, Integers] = {}
 
     def texts(self, column: str) -> pd.Series[Any]:
-        """Return a column as text, missing values as None."""
+        """Return a column as text, missing values as None; integers written as 12.0 are 12."""
         if column not in self._texts:
-            self._texts[column] = pd.Series(Cells(self.frame[column]).texts, dtype=object)
+            texts = pd.Series(Cells(self.frame[column]).texts, dtype=object)
+            known = texts.dropna()
+            if len(known) and known.iloc[0].endswith(".0") and known.str.fullmatch(r"-?\d+\.0").all():
+                texts = texts.str.removesuffix(".0")
+            self._texts[column] = texts
         return self._texts[column]
+
+    def distinct(self, columns: Sequence[str]) -> set[Any]:
+        """Return the distinct values of a column, or tuples of several, without missing ones."""
+        columns = tuple(columns)
+        if columns not in self._distinct:
+            if len(columns) == 1:
+                self._distinct[columns] = {*self.texts(columns[0]).dropna()}
+            else:
+                rows = pd.concat([self.texts(one) for one in columns], axis=1).dropna()
+                self._distinct[columns] = {*rows.itertuples(index=False, name=None)}
+        return self._distinct[columns]
 
     def is_key(self, columns: Sequence[str]) -> bool:
         """Whether columns are present and distinct in every row."""
-        values = pd.concat([self.texts(one) for one in columns], axis=1)
-        return not values.isna().any(axis=None) and not values.duplicated().any()
+        return len(self.frame) == len(self.distinct(columns))
 
-    def share_of(self, columns: Sequence[str], other: Profile, key: Sequence[str]) -> float:
-        """Return the share of the distinct values of columns that are keys of another table."""
-        values = pd.concat([self.texts(one) for one in columns], axis=1).dropna().drop_duplicates()
-        if values.empty:
-            return 0.0
-        keys = {*zip(*(other.texts(one) for one in key), strict=True)}
-        return sum(one in keys for one in values.itertuples(index=False, name=None)) / len(values)
+    def match(self, columns: Sequence[str], other: Profile, key: Sequence[str]) -> Match:
+        """Compare the values of columns with the keys of another table."""
+        values, keys = self.distinct(columns), other.distinct(key)
+        found, density = len(values & keys), 0.1
+        if (
+            len(key) == 1
+            and len(numbers := self.integers(columns[0]))
+            and len(there := other.integers(key[0]))
+        ):
+            inside = np.searchsorted(there, numbers[-1], "right") - np.searchsorted(there, numbers[0])
+            density = float(inside / (numbers[-1] - numbers[0] + 1))
+        return Match(found / max(len(values), 1), found / max(len(keys), 1), density**found, found)
+
+    def integers(self, column: str) -> Integers:
+        """Return the distinct integers of a column, sorted; none if most values are something else."""
+        if column not in self._integers:
+            values = self.distinct((column,))
+            known = [int(one) for one in values if INTEGER.fullmatch(one)]
+            known = known if len(known) > len(values) / 2 else []
+            self._integers[column] = np.sort(np.array(known, dtype=np.int64))
+        return self._integers[column]
 
     @cached_property
     def candidates(self) -> list[str]:
-        """Columns that could be a key: distinct in every row, and no measurements, dates or long texts."""
-        return [name for name in self.frame.columns if self._may_be_id(name) and self.is_key([name])]
+        """Columns that could be a key: distinct in every row, and no measurements or long texts."""
+        return [name for name in self.names if self.may_be_id(name) and self.is_key([name])]
 
-    def _may_be_id(self, name: str) -> bool:
+    def may_be_id(self, name: str) -> bool:
+        """Whether the values of a column could be ids: no fractions, long texts or lists."""
         known = self.texts(name).dropna()
         sample = known.iloc[:200]
+        if known.empty or isinstance(self.frame[name].iloc[sample.index[0]], list | dict | np.ndarray):
+            return False
         fraction = sample.str.fullmatch(r"[+-]?\d*[.,]\d+([eE][+-]?\d+)?").mean()
-        return not known.empty and not (fraction > 0.5) and float(sample.str.len().mean()) <= 64
+        return not fraction > 0.5 and float(sample.str.len().mean()) <= 64
 
     def kind(self, column: str) -> str:
         """Return the inferred kind of a column."""
-        return infer_column(column, Cells(self.frame[column]), None, list(self.frame.columns)).kind
+        return infer_column(column, Cells(self.frame[column]), None, self.names).kind
 
 
-def infer_schema(source: Any) -> Schema:
-    """Propose a schema: what the source declares, else keys and links by name and values."""
-    opened = open_source(source)
-    profiles = {name: Profile(name, opened.frame(name)) for name in opened.tables}
-    keys = _infer_keys(profiles, opened.declared)
-    questions: list[Question] = []
-    tables = {}
-    for name, profile in profiles.items():
-        declared = opened.declared.get(name, Declared())
-        if declared.links or declared.key:
-            links = [_declared_link(profile, columns, to, profiles, keys) for columns, to in declared.links]
-        else:
-            links = list(_infer_links(profile, profiles, keys, questions))
-        time = declared.time or _infer_time(profile, {column for link in links for column in link.columns})
-        tables[name] = TableSchema(name, keys[name], tuple(links), time, len(profile.frame))
-    return Schema(tables, tuple(questions))
+class Match(NamedTuple):
+    """How the values of a column agree with the keys of a table.
 
+    Attributes:
+        share: the share of the distinct values that are keys.
+        coverage: the share of the keys that occur.
+        chance: the probability that values match that have nothing to do with the keys.
+        found: the number of distinct values that are keys.
+    """
 
-def stems(name: str) -> tuple[str, ...]:
-    """Return the words of a name in the singular, without words for ids: order-details -> order, detail."""
-    return tuple(_singular(word) for word in words_in(name) if word not in ID_WORDS)
+    share: float
+    coverage: float
+    chance: float
+    found: int
 
-
-def _singular(word: str) -> str:
-    if word.endswith("ies") and len(word) > 4:
-        return word[:-3] + "y"
-    if word.endswith(("sses", "xes", "ches", "shes", "uses")):
-        return word[:-2]
-    return word[:-1] if word.endswith("s") and not word.endswith(("ss", "us", "is")) else word
-
-
-def _infer_keys(
-    profiles: Mapping[str, Profile], declared: Mapping[str, Declared]
-) -> dict[str, tuple[str, ...]]:
-    """Return the key of each table: first those that are named after their table, then the others."""
-    keys = {name: declared[name].key for name in profiles if name in declared and declared[name].key}
-    for name, profile in profiles.items():
-        if name not in keys:
-            named = [one for one in profile.candidates if is_named_after(one, profile.words)]
-            keys[name] = tuple(named[:1])
-    taken = {one.lower() for key in keys.values() for one in key} - GENERIC
-    for name, profile in profiles.items():
-        if keys[name]:
-            continue
-        first = str(profile.frame.columns[0])
-        likely = [one for one in profile.candidates if is_id_name(one) or one == first]
-        own = [one for one in likely if one.lower() not in taken and not _other_table(one, name, profiles)]
-        extends = [one for one in likely if one == first and {*stems(one)} & {*profile.words}]
-        keys[name] = tuple((own or extends)[:1])
-    return keys
-
-
-def is_named_after(column: str, table: Sequence[str]) -> bool:
-    """Whether a column is called id, or after its table: account_id or account in accounts."""
-    lowered = column.lower()
-    return lowered in ("id", "_id", *INDEX_NAMES) or (bool(table) and stems(column) == tuple(table))
-
-
-def _other_table(column: str, name: str, profiles: Mapping[str, Profile]) -> bool:
-    """Whether a column is named after another table."""
-    return any(stems(column) == one.words for other, one in profiles.items() if other != name)
-
-
-def _declared_link(
-    profile: Profile,
-    columns: tuple[str, ...],
-    to: str,
-    profiles: Mapping[str, Profile],
-    keys: Mapping[str, tuple[str, ...]],
-) -> Link:
-    match = next((one for one in profiles if one.lower() == to.lower()), None)
-    if match is None:
-        message = f"{profile.name} declares a link to {to}, which is not among the tables"
-        raise GraphError(message, code="table-missing")
-    return Link(columns, match, profile.share_of(columns, profiles[match], keys[match]), "declared")
-
-
-def _infer_links(
-    profile: Profile,
-    profiles: Mapping[str, Profile],
-    keys: Mapping[str, tuple[str, ...]],
-    questions: list[Question],
-) -> Iterator[Link]:
-    """Yield the links of a table whose name and values agree; others become questions."""
-    own = keys[profile.name]
-    for column in map(str, profile.frame.columns):
-        is_own = own == (column,)
-        if not profile._may_be_id(column) or (is_own and stems(column) == profile.words):
-            continue
-        found = []
-        for name, other in profiles.items():
-            if len(keys[name]) != 1 or (name == profile.name and is_own):
-                continue
-            evidence = _evidence(column, profile, other, keys[name][0])
-            if evidence:
-                share = profile.share_of((column,), other, keys[name])
-                found.append((evidence, Link((column,), name, share, _REASONS[evidence])))
-        found = [(evidence, link) for evidence, link in found if link.share > UNLIKELY]
-        sure = [(evidence, link) for evidence, link in found if evidence > 1 and link.share >= MATCHING]
-        best = max((evidence for evidence, _ in sure), default=0)
-        chosen = [link for evidence, link in sure if evidence == best]
-        if len(chosen) == 1 and not is_own:
-            yield chosen[0]
-            continue
-        for _, link in found:
-            questions.append(Question(profile.name, _doubt(link, several=len(chosen) > 1), link))
-
-
-_REASONS = {
-    1: "its values are keys there, but its name differs",
-    2: "its name ends with that of the table",
-    3: "its name is that of the key",
-    4: "its name is that of the table",
-}
-
-
-def _evidence(column: str, profile: Profile, other: Profile, key: str) -> int:
-    """Return how clearly the name of a column refers to another table: 0 not at all, 1 perhaps, or more."""
-    words, table = stems(column), other.words
-    is_self = other is profile
-    if words and words == table and not is_self:
-        return 4
-    if column.lower() == key.lower() and column.lower() not in GENERIC and not is_self:
-        return 3
-    if is_id_name(column) and table and words[-len(table) :] == table:
-        return 2
-    if is_self:
-        return int(bool({*words_in(column)} & SELF_WORDS))
-    near = [one for one in words for two in table if _share_letters(one, two)]
-    return int(bool(near))
-
-
-def _share_letters(one: str, two: str) -> bool:
-    """Whether two words begin alike: ship, shipper."""
-    length = min(len(one), len(two))
-    return length >= SHARED_LETTERS and one[:length] == two[:length]
-
-
-def _doubt(link: Link, *, several: bool) -> str:
-    column, share = " + ".join(link.columns), f"{100 * link.share:.3g} %"
-    if several:
-        return f"{column} may refer to {link.to}, and to another table; {share} of its values are keys there"
-    if link.share < MATCHING:
-        return f"{column} is named like {link.to}, but only {share} of its values are keys there"
-    return f"{column} may refer to {link.to}: {share} of its values are keys there, but its name differs"
-
-
-def _infer_time(profile: Profile, linked: set[str]) -> str | None:
-    """Return the only column of dates, or the only one that is named as the time of a row."""
-    dates = [
-        str(name)
-        for name in profile.frame.columns
-        if name not in linked
-        and not NOT_THE_ROW & {*words_in(str(name))}
-        and _may_be_date(str(name), profile)
-        and profile.kind(str(name)) == "date"
-    ]
-    if len(dates) == 1:
-        return dates[0]
-    named = [
-        one for one in dates if {*words_in(one)} <= {*TIME_WORDS, *words_in(profile.name), *profile.words}
-    ]
-    return named[0] if len(named) == 1 else None
-
-
-def _may_be_date(name: str, profile: Profile) -> bool:
-    first = profile.texts(name).dropna().iloc[:1]
-    return pd.api.types.is_datetime64_any_dtype(profile.frame[name].dtype) or (
-        len(first) > 0 and any(one.isdigit() for one in first.iloc[0]) and len(first.iloc[0]) >= 6
-    )
+    @property
+    def tells(self) -> bool:
+        """Whether the match cannot be a coincidence, as that of small integers with 1, 2, 3, ... could."""
+        return self.share >= MATCHING and self.chance < UNLIKELY_CHANCE

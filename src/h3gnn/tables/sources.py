@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pandas as pd
@@ -36,18 +36,26 @@ UNIT, COMMA = b"\x1f", "\u2063".encode()
 """Characters in place of a delimiter of two, and of a comma within a text."""
 
 
+class DeclaredLink(NamedTuple):
+    """A foreign key: its columns, the table that it references, and the columns there; () for its key."""
+
+    columns: tuple[str, ...]
+    to: str
+    key: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Declared:
     """What a source itself says about a table.
 
     Attributes:
         key: the columns of the primary key; () if none is declared.
-        links: the columns of each foreign key and the table that it references.
+        links: the foreign keys.
         time: the column with the time of each row, if declared.
     """
 
     key: tuple[str, ...] = ()
-    links: tuple[tuple[tuple[str, ...], str], ...] = ()
+    links: tuple[DeclaredLink, ...] = ()
     time: str | None = None
 
 
@@ -194,10 +202,11 @@ class SQLite(Engine):
         links: dict[int, list[Any]] = {}
         for row in run(f"PRAGMA foreign_key_list({_quoted(table)})")[1]:
             links.setdefault(row[0], []).append(row)
-        found = [
-            (tuple(str(row[3]) for row in sorted(rows, key=lambda row: row[1])), str(rows[0][2]))
-            for rows in links.values()
-        ]
+        found = []
+        for rows in links.values():
+            rows.sort(key=lambda row: row[1])
+            names = tuple(str(row[4]) for row in rows if row[4] is not None)
+            found.append(DeclaredLink(tuple(str(row[3]) for row in rows), str(rows[0][2]), names))
         return Declared(key, tuple(sorted(found)))
 
 
@@ -219,10 +228,11 @@ class DuckDB(Engine):
 
     def declared(self, run: Any, table: str) -> Declared:
         """Read the constraints of a table."""
-        columns = "constraint_type, constraint_column_names, referenced_table"
+        columns = "constraint_type, constraint_column_names, referenced_table, referenced_column_names"
         rows = run(f"SELECT {columns} FROM duckdb_constraints() WHERE table_name = {_literal(table)}")[1]
         key = next((tuple(row[1]) for row in rows if row[0] == "PRIMARY KEY"), ())
-        links = [(tuple(row[1]), str(row[2])) for row in rows if row[0] == "FOREIGN KEY"]
+        foreign = [row for row in rows if row[0] == "FOREIGN KEY"]
+        links = [DeclaredLink(tuple(row[1]), str(row[2]), tuple(row[3])) for row in foreign]
         return Declared(key, tuple(sorted(links)))
 
 
@@ -258,17 +268,21 @@ class PostgreSQL(Engine):
     def declared(self, run: Any, table: str) -> Declared:
         """Read the constraints of a table."""
         rows = run(
-            "SELECT con.contype, target.relname, array_agg(a.attname ORDER BY k.position) "
-            "FROM pg_constraint con "
-            "CROSS JOIN LATERAL unnest(con.conkey) WITH ORDINALITY AS k(number, position) "
-            "JOIN pg_attribute a ON a.attrelid = con.conrelid AND a.attnum = k.number "
+            "SELECT con.contype, target.relname, array_agg(a.attname ORDER BY k.position), "
+            "array_agg(b.attname ORDER BY k.position) FROM pg_constraint con "
+            "CROSS JOIN LATERAL unnest(con.conkey, con.confkey) WITH ORDINALITY AS k(here, there, position) "
+            "JOIN pg_attribute a ON a.attrelid = con.conrelid AND a.attnum = k.here "
+            "LEFT JOIN pg_attribute b ON b.attrelid = con.confrelid AND b.attnum = k.there "
             "LEFT JOIN pg_class target ON target.oid = con.confrelid "
             f"WHERE con.conrelid = {_literal(_quoted(table))}::regclass AND con.contype IN ('p', 'f') "
             "GROUP BY con.oid, con.contype, target.relname"
         )[1]
-        kinds = [(one if isinstance(one, str) else one.decode(), to, names) for one, to, names in rows]
-        key = next((tuple(names) for kind, _, names in kinds if kind == "p"), ())
-        return Declared(key, tuple(sorted((tuple(names), to) for kind, to, names in kinds if kind == "f")))
+        kinds = [(one if isinstance(one, str) else one.decode(), *others) for one, *others in rows]
+        key = next((tuple(names) for kind, _, names, _ in kinds if kind == "p"), ())
+        foreign = [
+            DeclaredLink(tuple(names), to, tuple(key)) for kind, to, names, key in kinds if kind == "f"
+        ]
+        return Declared(key, tuple(sorted(foreign)))
 
 
 def open_source(source: Any) -> Source:
@@ -371,7 +385,7 @@ def _as_declared(stored: Mapping[str, Any]) -> Declared:
     key, links = stored.get("pkey_col"), stored.get("fkey_col_to_pkey_table") or {}
     return Declared(
         (str(key),) if key else (),
-        tuple(sorted(((str(column),), str(table)) for column, table in links.items())),
+        tuple(sorted(DeclaredLink((str(column),), str(table)) for column, table in links.items())),
         stored.get("time_col"),
     )
 
