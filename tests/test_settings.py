@@ -103,7 +103,7 @@ def test_conflicting_settings_are_rejected() -> None:
 def test_each_purpose_leaves_out_more_settings() -> None:
     params = H3GNN().get_settings()
     left_out = [set(params) - set(kept_for(purpose, params)) for purpose in PURPOSES]
-    sizes = {"memory", "batch_size", "num_neighbors", "batches"}
+    sizes = {"memory", "batch_size", "num_neighbors", "batches", "max_paths"}
     assert left_out[:2] == [{"verbose"}, {"verbose", "device"}]
     assert left_out[2:] == [left_out[1] | {"random_state"}, left_out[1] | {"random_state"} | sizes]
 

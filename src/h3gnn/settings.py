@@ -120,7 +120,9 @@ def parse_memory(given: int | str) -> int:
 SETTINGS: dict[str, Setting] = {
     "channels": integer(1, "Width of a token.", 2**16),
     "hops": integer(1, "Number of hops; one token for each.", 100),
-    "max_paths": integer(1, "Maximum number of tokens of a graph with relations, one for each path.", 100),
+    "max_paths": integer(
+        1, "Maximum number of tokens of a graph with relations, one per path.", 100, left_out_of="preset"
+    ),
     "min_layers": integer(1, "Minimum layers of a hop token; at most `hops`.", 2, alias="least_layers"),
     "hidden_channels": integer(1, "Hidden width of the token MLP and the GCNs.", 2**18, may_be_none=True),
     "heads": integer(1, "Attention heads; must divide `channels`."),

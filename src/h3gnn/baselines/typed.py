@@ -7,10 +7,10 @@ on columns joined over the links. `RGCN` and `HGT` are message passing over all 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import accumulate, product
+from itertools import accumulate, islice, product
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -24,15 +24,14 @@ from h3gnn.baselines.embedder import forked_rng, minimize
 from h3gnn.baselines.layers import Features
 from h3gnn.baselines.supervised import BestEpochs
 from h3gnn.errors import InputError
-from h3gnn.graphs.relational import NodeTable, RelationalGraph, Step
-from h3gnn.graphs.scaling import fit_scaler, scipy_features, torch_features
+from h3gnn.graphs.joins import joined_columns
+from h3gnn.graphs.paths import PathFeatures, reduced, scaled
+from h3gnn.graphs.relational import NodeTable, RelationalGraph
+from h3gnn.graphs.scaling import torch_features
 from h3gnn.resources import one_thread
 
 Floats = npt.NDArray[np.float32]
-Path = tuple[Step, ...]
 
-MOST_PATHS = 64
-"""Shorter paths come first."""
 FLOOR = 1e-5
 """The smallest probability that boosting predicts."""
 OVERSAMPLED, ITERATIONS = 32, 2
@@ -70,28 +69,10 @@ class TypedSystem(ABC):
         """
 
 
-def scaled(table: NodeTable) -> Tensor:
-    """Return the features of a type, scaled by `fit_scaler`, but zeros and ones to rows of one length."""
-    features = (
-        torch_features(table.features) if sp.issparse(table.features) else torch.from_numpy(table.features)
-    )
-    kind = fit_scaler(features).kind
-    return fit_scaler(features, "rows" if kind == "none" else kind)(features)
-
-
-def mean_step(graph: RelationalGraph, step: Step) -> sp.csr_array:
-    """Return the weights of the mean over the nodes at the end of a step; a row without links is 0."""
-    matrix = graph.matrix(step)
-    total = np.asarray(matrix.sum(axis=1))
-    return sp.csr_array(sp.diags_array(1 / np.where(total > 0, total, 1)) @ matrix).astype(np.float32)
-
-
-def paths_from(graph: RelationalGraph, start: str, length: int) -> Iterator[Path]:
-    """Yield all paths of at most `length` steps from a type, short ones first."""
-    found: list[Path] = [()]
-    for _ in range(length):
-        found = [(*path, step) for path in found for step in graph.steps[path[-1].end if path else start]]
-        yield from found
+def scaled_rows(table: NodeTable) -> Any:
+    """Return the features of a type in comparable columns, dense or sparse; None for a type without."""
+    encoded = table.plan is not None and not table.plan.as_is
+    return scaled(table.features, encoded=encoded) if table.features.shape[1] else None
 
 
 def principal(
@@ -140,6 +121,7 @@ class PathMeans(TypedSystem):
     has_chance = False
 
     length: int = 4
+    most_paths: int = 64
     directions: int = 256
 
     def fit(
@@ -152,27 +134,15 @@ class PathMeans(TypedSystem):
         seed: int = 0,
     ) -> Tensor:
         """Return the embedding; labels and seed are not used."""
-        rows = {
-            name: _scipy(scaled(table))
-            if table.features.shape[1]
-            else sp.eye_array(table.nodes, format="csr", dtype=np.float32)
-            for name, table in graph.types.items()
-        }
-        step_matrices: dict[tuple[int, bool], Any] = {}
-
-        def matrix(step: Step) -> Any:
-            key = id(step.relation), step.forward
-            if key not in step_matrices:
-                step_matrices[key] = mean_step(graph, step)
-            return step_matrices[key]
-
-        paths: list[Path] = [()] if graph.type(type_name).features.shape[1] else []
-        for _, path in zip(range(MOST_PATHS), paths_from(graph, type_name, self.length), strict=False):
-            paths.append(path)
-        blocks = []
-        for path in paths:
-            chain = [matrix(step) for step in path] + [rows[path[-1].end if path else type_name]]
-            blocks.append(self._block(chain))
+        rows = {name: scaled_rows(table) for name, table in graph.types.items()}
+        own, walks = rows[type_name], PathFeatures(graph, type_name)
+        chains = [] if own is None else [[own]]
+        for path in islice(walks.paths(self.length), self.most_paths):
+            end = path[-1].end
+            if rows[end] is None:
+                rows[end] = sp.eye_array(graph.type(end).nodes, format="csr", dtype=np.float32)
+            chains.append([*(_averaging(walks.matrix(hop)) for hop in path), rows[end]])
+        blocks = [self._block(chain) for chain in chains]
         return torch.from_numpy(np.concatenate(blocks, axis=1))
 
     def _block(self, chain: Sequence[Any]) -> Floats:
@@ -186,17 +156,19 @@ class PathMeans(TypedSystem):
         return found / max(float(np.sqrt(np.square(found).sum(axis=1).mean())), 1e-12)
 
 
-def _scipy(features: Tensor) -> Any:
-    return scipy_features(features) if features.layout == torch.sparse_csr else features.numpy()
+def _averaging(links: sp.csr_array) -> sp.csr_array:
+    """Divide the rows of a matrix by their sums; a row without links is 0."""
+    total = np.asarray(links.sum(axis=1)).ravel()
+    return (sp.diags_array(1 / np.where(total > 0, total, 1)) @ links).tocsr().astype(np.float32)
 
 
 @dataclass(frozen=True)
 class JoinedBoosting(TypedSystem):
     """Histogram gradient boosting on a type's own columns and those joined over one and two links.
 
-    A link adds the number of nodes at its end and the means of their columns. Where a type has more than
-    `components` columns, its leading principal directions take their place. Validation nodes choose among
-    the leaves and rows per leaf, as for boosting on one table.
+    Joined are counts, means and other summaries, of earlier rows where rows have times; see
+    `graphs.joins.joined_columns`. Principal components take the place of more than `components` columns of a
+    type. Validation nodes choose the leaves and the rows per leaf, as for boosting on one table.
     """
 
     has_chance = False
@@ -223,28 +195,21 @@ class JoinedBoosting(TypedSystem):
         )
 
     def columns(self, graph: RelationalGraph, type_name: str) -> Floats:
-        """Return own and joined columns; a mean over no node is NaN."""
-        own = {name: self._own(table) for name, table in graph.types.items()}
-        parts = [own[type_name]]
-        for path in paths_from(graph, type_name, 2):
-            count, total = np.ones((graph.type(path[-1].end).nodes, 1), np.float32), own[path[-1].end]
-            for step in reversed(path):
-                links = graph.matrix(step)
-                links.data[:] = 1
-                count, total = links @ count, links @ total
-            with np.errstate(invalid="ignore"):
-                parts += [count, total / count]
-        return np.hstack(parts)
+        """Return own and joined columns, NaN where there is no value."""
+        narrow = replace(graph, types={name: self._narrow(table) for name, table in graph.types.items()})
+        table = narrow.type(type_name)
+        own = table.features.todense() if sp.issparse(table.features) else table.features
+        joined = joined_columns(narrow, type_name, row_times=table.time).values
+        return np.hstack([own, joined]).astype(np.float32)
 
-    def _own(self, table: NodeTable) -> Floats:
-        if not table.features.shape[1]:
-            return np.eye(table.nodes, table.nodes if table.nodes <= self.components else 0, dtype=np.float32)
-        if table.features.shape[1] <= self.components:
-            sparse = sp.issparse(table.features)
-            return np.asarray(table.features.todense() if sparse else table.features, dtype=np.float32)
-        rows = _scipy(scaled(table))
-        shape = (table.nodes, table.features.shape[1])
-        return principal(lambda w: rows @ w, lambda w: rows.T @ w, shape, self.components)
+    def _narrow(self, table: NodeTable) -> NodeTable:
+        """Return a type with few columns: the identity of few nodes without, components of many columns."""
+        rows = scaled_rows(table)
+        if rows is None and table.nodes <= self.components:
+            return replace(table, features=np.eye(table.nodes, dtype=np.float32), feature_names=(), plan=None)
+        if rows is None or rows.shape[1] <= self.components:
+            return table
+        return replace(table, features=reduced(rows, self.components), feature_names=(), plan=None)
 
     def _fit(self, columns: Floats, known: Any, train: Any, val: Any) -> Floats:
         """Return the prediction of the setting with the smallest loss on validation nodes."""
@@ -320,16 +285,17 @@ class TypedNetwork(TypedSystem):
         seed: int,
     ) -> Tensor:
         """Return the log-probabilities of all nodes for each split."""
-        edges, classes = Edges.of(graph), int(labels.max()) + 1
+        edges, classes = Edges.of(graph, labels.device), int(labels.max()) + 1
         features = {
-            name: Features(scaled(table), labels.device) if table.features.shape[1] else table.nodes
+            name: table.nodes if rows is None else Features(_tensor(rows), labels.device)
             for name, table in graph.types.items()
+            for rows in [scaled_rows(table)]
         }
         found = []
         for split in range(train_mask.shape[1]):
             train, val = ((one[:, split] & (labels >= 0)) for one in (train_mask, val_mask))
             with forked_rng(labels.device, seed):
-                network = _Network(self, features, edges, type_name, classes)
+                network = _Network(self, features, edges, type_name, classes).to(labels.device)
                 found.append(self._train(network, labels, train, val))
         return torch.stack(found)
 
@@ -349,6 +315,10 @@ class TypedNetwork(TypedSystem):
         return model.scores
 
 
+def _tensor(rows: Any) -> Tensor:
+    return torch_features(rows) if sp.issparse(rows) else torch.from_numpy(rows)
+
+
 class Edges(NamedTuple):
     """The links of a graph in both directions.
 
@@ -361,12 +331,12 @@ class Edges(NamedTuple):
     links: dict[tuple[str, str, str], Tensor]
 
     @classmethod
-    def of(cls, graph: RelationalGraph) -> Edges:
+    def of(cls, graph: RelationalGraph, device: torch.device | str = "cpu") -> Edges:
         """Return the links of a graph, named by their position."""
         sizes = {name: table.nodes for name, table in graph.types.items()}
         links = {}
         for at, one in enumerate(graph.relations):
-            ends = torch.from_numpy(one.ends)
+            ends = torch.from_numpy(one.ends).to(device)
             links[one.source, f"{at}", one.target] = ends
             links[one.target, f"{at} reversed", one.source] = ends.flip(0)
         return cls(sizes, links)
@@ -426,12 +396,12 @@ class RelationalConvolution(nn.Module):
         self.sizes = edges.sizes
         first = dict(zip(edges.sizes, accumulate(edges.sizes.values(), initial=0), strict=False))
         shifted = [
-            links + torch.tensor([[first[source]], [first[target]]])
+            links + links.new_tensor([[first[source]], [first[target]]])
             for (source, _, target), links in edges.links.items()
         ]
-        counts = torch.tensor([links.shape[1] for links in shifted], dtype=torch.int64)
         self.links = torch.cat(shifted, dim=1)
-        self.kinds = torch.repeat_interleave(torch.arange(len(shifted)), counts)
+        kinds = [torch.full_like(links[0], kind) for kind, links in enumerate(shifted)]
+        self.kinds = torch.cat(kinds)
         self.layer = RGCNConv(width, width, len(shifted), aggr="mean")
 
     def forward(self, hidden: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -200,10 +200,18 @@ class Linked:
         return self.mean(values, self.start_of_last(number))
 
     def extreme(self, values: Floats, how: str) -> Floats:
-        """Return the smallest (`min`) or largest (`max`) known value; undefined if the row itself counts."""
-        beyond = np.inf if how == "min" else -np.inf
-        found = self._at_end(self._running(np.where(np.isnan(values), beyond, values), f"cum{how}"))
-        return np.where(np.isinf(found) | self.excluded, np.nan, found)
+        """Return the smallest (`min`) or largest (`max`) known value of each row, without the row itself."""
+        sign = 1.0 if how == "min" else -1.0
+        filled = np.where(np.isnan(values), np.inf, sign * values)
+        running = self._running(filled, "cummin")
+        found = self._at_end(running)
+        if self.excluded.any():  # of a prefix, the second smallest is the smallest value that is displaced
+            before = np.concatenate([[np.inf], running[:-1]])
+            before[np.concatenate([[True], self.owner[1:] != self.owner[:-1]])] = np.inf
+            second = self._at_end(self._running(np.maximum(filled, before), "cummin"))
+            own = taken(filled, np.where(self.excluded, self.own, -1))
+            found = np.where(self.excluded & (own == found), second, found)
+        return np.where(np.isinf(found), np.nan, sign * found)
 
     def deviation(self, values: Floats) -> Floats:
         """Return the standard deviation of the known values of each row."""
@@ -215,7 +223,7 @@ class Linked:
         return np.where(found < ROUNDING * (centred.std() if len(centred) else 0.0), 0.0, found)
 
     def distinct(self, codes: Integers) -> Floats:
-        """Return the number of distinct codes of each row; negative ones do not count."""
+        """Return the number of distinct codes of each row, NaN with the row itself; -1 does not count."""
         first = ~pd.DataFrame({"owner": self.owner, "code": codes}).duplicated().to_numpy()
         found = self.total((first & (codes >= 0)).astype(np.float64))
         return np.where(self.defined & ~self.excluded, found, np.nan)

@@ -19,8 +19,10 @@ import pandas as pd
 from h3gnn.errors import GraphError, InputError, shortened
 from h3gnn.graphs.join_values import WINDOWS, Linked, Values, as_days, taken, values_of
 from h3gnn.graphs.link_columns import JOINED, JoinedColumn, LinkColumns, LinkPlan, fit_scale, joined_lines
+from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.relational import UNKNOWN_TIME, Integers, Relation, RelationalGraph, Step
 from h3gnn.storage.schema import Integer, ListOf, Record
+from h3gnn.tables.leaks import Target, describe, joined_leaks
 
 Floats = npt.NDArray[np.float64]
 
@@ -34,10 +36,10 @@ MOST_ENTRIES = 2 * 10**7
 """Paths with more linked rows than this are left out."""
 RANKS = {
     **{"value": 0, "count": 0, "mean": 1, "share": 1, "mean of last 3": 2, "since last": 2, "since first": 3},
-    **{"sum": 3, "mean of last 1": 3, "mean of last 10": 3, "last": 3, "distinct": 4, "since": 4, "first": 4},
-    **{"max": 5, "min": 5, "rate": 5, "std": 6},
+    **{"sum": 3, "mean of last 1": 3, "mean of last 10": 3, "last": 3, "distinct": 3, "since": 3, "first": 3},
+    **{"category": 4, "max": 4, "min": 4, "rate": 4, "std": 5, "component": 6},
 }
-"""Order in which summaries of paths of the same length are kept if there are too many."""
+"""Order in which summaries are kept if there are too many; two ranks weigh as much as a link."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,17 @@ STORED_JOINS = Record({"columns": ListOf(JOINED), "left_out": Integer(0)})
 
 @dataclass(frozen=True, eq=False)
 class JoinedColumns:
-    """The joined columns of the nodes of a type: float64 `[nodes, columns]`, NaN where undefined."""
+    """The joined columns of the nodes of a type.
+
+    Attributes:
+        values: float64 `[nodes, columns]`, NaN where undefined.
+        plan: what the columns are.
+        repairs: which columns were left out.
+    """
 
     values: Floats
     plan: JoinPlan
+    repairs: tuple[Repair, ...] = ()
 
     def as_link_columns(self, fitted: LinkPlan | None = None) -> LinkColumns:
         """Return the columns scaled, with undefined values at the mean; by a fitted plan, if given."""
@@ -126,6 +135,7 @@ def joined_columns(
     links: int = 2,
     most: int = 512,
     plan: JoinPlan | None = None,
+    target: Target | None = None,
 ) -> JoinedColumns:
     """Return columns of the nodes of a type that are computed from linked rows.
 
@@ -141,6 +151,7 @@ def joined_columns(
             and a link that at most one row has to each other row.
         most: number of columns.
         plan: compute its columns, instead of choosing.
+        target: what is to be predicted, if it is known; chosen columns that determine it are left out.
     """
     joins = _Joins(graph, name, row_times, None if plan is None else frozenset(plan.names))
     if row_times is not None and row_times.shape != (graph.type(name).nodes,):
@@ -155,9 +166,29 @@ def joined_columns(
         values = [columns[one] for one in plan.names]
     else:
         plan, values = _chosen(found, most)
-    if not values:
-        return JoinedColumns(np.empty((graph.type(name).nodes, 0)), plan)
-    return JoinedColumns(np.column_stack(values), plan)
+        return _without_leaks(_stacked(values, joins.nodes), plan, target)
+    return JoinedColumns(_stacked(values, joins.nodes), plan)
+
+
+def _stacked(columns: Sequence[Floats], rows: int) -> Floats:
+    return np.column_stack(columns) if columns else np.empty((rows, 0))
+
+
+def _without_leaks(values: Floats, plan: JoinPlan, target: Target | None) -> JoinedColumns:
+    """Return chosen columns without those that determine what is to be predicted; report what is left out."""
+    found = {} if target is None else joined_leaks(plan.columns, values, target)
+    repairs = []
+    if plan.left_out:
+        message = (
+            f"{plan.left_out:,} columns joined from other tables are left out, besides {len(plan.names):,}"
+        )
+        repairs.append(Repair("joined-columns-left-out", message, plan.left_out))
+    for one, share in found.items():
+        message = f"the joined column {one.name} is left out, since it {describe(share)}"
+        repairs.append(Repair("label-leak", message, fields=(one.name,), warn=True))
+    kept = [at for at, one in enumerate(plan.columns) if one not in found]
+    plan = JoinPlan(tuple(plan.columns[at] for at in kept), plan.left_out)
+    return JoinedColumns(values[:, kept], plan, tuple(repairs))
 
 
 Candidate = tuple[JoinedColumn, tuple[float, ...], Floats]
@@ -207,6 +238,12 @@ class _Joins:
             found += [one for one in longer if one is not None and (one.links <= links or not one.several)]
         return sorted(found[1:], key=lambda path: (path.links, len(path.steps)))
 
+    def _is_used(self, path: JoinPath, links: int) -> bool:
+        """Whether a path is short enough, or, with a plan, leads to its columns."""
+        if self.wanted is not None:
+            return any(one.startswith(path.title) for one in self.wanted)
+        return path.links <= links or not path.several
+
     def _extended(self, path: JoinPath, step: Step) -> JoinPath | None:
         """Return a path with one more step, or None if it would lead back or be too long."""
         last = path.steps[-1] if path.steps else None
@@ -224,7 +261,8 @@ class _Joins:
                 steps=steps, singles=path.singles + (not path.several), links=links, title=title
             )
         single = last is not None and not path.several
-        if path.several == 2 or path.rest or path.siblings or (back and single and of_target <= 1):
+        alone = back and single and of_target <= 1 and self.wanted is None
+        if path.several == 2 or path.rest or path.siblings or alone:
             return None
         several, links = path.several + 1, path.links + 1
         return path._replace(steps=steps, several=several, links=links, title=title, siblings=back)
@@ -241,12 +279,11 @@ class _Joins:
     def candidates(self, paths: Sequence[JoinPath]) -> Iterator[Candidate]:
         """Yield the columns of some paths, with the rank of each."""
         for path in paths:
-            if self.wanted is None or any(one.startswith(path.title) for one in self.wanted):
-                for source, name, what, values in self._of_path(path):
-                    if self.wanted is None or name in self.wanted:
-                        gaps = float(np.isnan(values).mean()) if len(values) else 0.0
-                        rank = (path.links, RANKS[what], len(path.steps), round(gaps, 2))
-                        yield JoinedColumn(name, source, what, path.title), rank, values
+            for source, name, what, values in self._of_path(path):
+                if self.wanted is None or name in self.wanted:
+                    gaps = float(np.isnan(values).mean()) if len(values) else 0.0
+                    rank = (path.links + RANKS[what] / 2, len(path.steps), round(gaps, 2))
+                    yield JoinedColumn(name, source, what, path.title), rank, values
 
     def _of_path(self, path: JoinPath) -> Iterator[tuple[str, str, str, Floats]]:
         """Yield source, name, kind of summary and values of the columns of a path."""
@@ -302,18 +339,27 @@ class _Joins:
         for one in [*self.values_of(kind), *self._identity(kind, path.title, row)]:
             values = taken(one.values, row)
             source, name = f"{kind}.{one.column}", f"{path.title}.{one.name}"
-            yield source, name, "value", values
+            yield source, name, one.kind if one.kind in ("category", "component") else "value", values
             if one.kind == "date" and self.days is not None:
                 yield source, f"{name}.since", "since", self.days - values
 
     def _identity(self, kind: str, title: str, node: Integers) -> list[Values]:
         """Return which of the nodes of a small type a node is, for the frequent ones."""
-        table = self.graph.type(kind)
-        if table.nodes > SMALL or not table.has_ids or kind == self.name:
+        table, prefix = self.graph.type(kind), f"{title}.{kind}="
+        ids = {str(one): at for at, one in enumerate(table.ids.tolist())}
+        if self.wanted is not None:  # also those that have no row now
+            given = (one.removeprefix(prefix) for one in self.wanted if one.startswith(prefix))
+            chosen = sorted({one.removesuffix(".share") for one in given})
+        elif table.nodes > SMALL or not table.has_ids or kind == self.name:
             return []
-        counts = np.bincount(node[node >= 0], minlength=table.nodes)
-        chosen = np.argsort(-counts, kind="stable")[: FREQUENT if self.wanted is None else SMALL]
-        return [Values(kind, f"{kind}={table.ids[one]}", "category", _is(one, table.nodes)) for one in chosen]
+        else:
+            counts = np.bincount(node[node >= 0], minlength=table.nodes)
+            chosen = [str(table.ids[at]) for at in np.argsort(-counts, kind="stable")[:FREQUENT]]
+        of_rows = np.arange(table.nodes)
+        return [
+            Values(kind, f"{kind}={one}", "category", (of_rows == ids.get(one, -1)).astype(np.float64))
+            for one in chosen
+        ]
 
     def _summarized(
         self, path: JoinPath, linked: Linked, node: Integers
@@ -393,9 +439,3 @@ def _links_of(step: Step) -> tuple[Integers, Integers, Integers]:
     start, end = step.relation.ends if step.forward else step.relation.ends[::-1]
     time = step.relation.time
     return start, end, np.full(len(start), UNKNOWN_TIME) if time is None else time
-
-
-def _is(one: int, nodes: int) -> Floats:
-    found = np.zeros(nodes)
-    found[one] = 1.0
-    return found

@@ -30,6 +30,8 @@ SUMMARIES = {
 """What is computed from the values of a column by its kind; of other kinds, nothing."""
 OF_VALUES = frozenset({"mean", "min", "max", "share", "first", "last"})
 """Summaries that repeat values of the column; the others also depend on the number of links."""
+OF_NUMBERS = frozenset({"count", "distinct", "sum", "std", "rate"})
+"""Summaries of joined columns that depend on the number of linked rows, too."""
 DIRECTIONS, BOTH = ("out", "in"), ("",)
 MISSING, OTHER = -2, -1
 """Codes of a missing category, and of one that is not frequent."""

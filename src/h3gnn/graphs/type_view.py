@@ -6,7 +6,7 @@ another type. Each kind of link is a relation of the graph, for which the encode
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,11 +15,15 @@ import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 
+from h3gnn.errors import GraphError, check_choice
 from h3gnn.graphs.graph import Graph, with_hash
+from h3gnn.graphs.joins import joined_columns
 from h3gnn.graphs.paths import COLUMNS, MOST_HOPS, MOST_PATHS, Path, PathFeatures, reduced
 from h3gnn.graphs.provenance import Repair
-from h3gnn.graphs.relational import RelationalGraph
+from h3gnn.graphs.relational import UNKNOWN_TIME, NodeTable, RelationalGraph, Step
 from h3gnn.graphs.structural import build_graph
+from h3gnn.graphs.targets import AUTO, read_labels
+from h3gnn.tables.infer import Cells
 
 Integers = npt.NDArray[np.int64]
 MOST_RELATIONS = 3
@@ -29,6 +33,8 @@ NEIGHBOURS = 20
 LEAST_GAIN = 0.25
 """Share of the best relation's similarity of features that another needs to be used."""
 PAIRS = 20_000
+"""Links from which the similarity of a relation is estimated."""
+LABEL_TIMES = ("row", "now")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,21 +70,34 @@ def type_view(
     graph: RelationalGraph,
     name: str,
     *,
+    label: str | None = None,
+    task: str = AUTO,
+    label_time: str | None = None,
     longest: int = MOST_HOPS,
     most_paths: int = MOST_PATHS,
-    links: bool = True,
 ) -> Graph:
     """Return the graph of one node type.
 
     Args:
         graph: all types.
         name: the type.
+        label: the column to predict, one of the type's `labels`.
+        task: "classification", "regression", or "auto" by the values.
+        label_time: of rows with a time, "row" if the label is of that time, so that no later row may count,
+            or "now" if it is of today; None if no row is later.
         longest: hops of the longest path to other types.
         most_paths: number of paths whose means are columns.
-        links: whether nodes are linked; without, what a node is described by does not depend on later rows.
+
+    Raises:
+        GraphError: if `label_time` is missing, and some rows are linked to later ones.
     """
+    if label_time is not None:
+        check_choice("label_time", label_time, LABEL_TIMES)
     table, features = graph.type(name), PathFeatures(graph, name)
-    found = _relations(features) if links else []
+    at_row_time = label_time == "row"
+    if label is not None and label_time is None:
+        at_row_time = _check_later_rows(features)
+    found = [] if at_row_time else _relations(features)
     chosen, left = _informative(features, found)
     edges, member = _union([one.both_ways for one in chosen], table.nodes)
     own = table.features if table.features.shape[1] else None
@@ -93,15 +112,66 @@ def type_view(
     if left:
         message = f"links among {name} by {', '.join(left)} are not used: their ends are not alike"
         repairs.append(Repair("relations-left-out", message, len(left)))
-    paths = features.select(longest, most_paths)
+    paths = [] if at_row_time else features.select(longest, most_paths)
+    joined = joined_columns(graph, name, row_times=table.time if at_row_time else None)
+    known = {} if label is None else _labels(table, label, task, repairs)
     view = replace(
         built.with_repairs(*repairs),
         plan=table.plan if own is table.features else None,
         relations=torch.from_numpy(member) if len(chosen) else None,
         relation_names=tuple(one.title for one in chosen),
         path_columns=path_columns(features, paths),
+        link_columns=joined.as_link_columns() if joined.plan.columns else None,
+        **known,
     )
     return with_hash(view)
+
+
+def _labels(table: NodeTable, label: str, task: str, repairs: list[Repair]) -> dict[str, Any]:
+    """Return the labels of a type's nodes as parts of a graph; add what is remarkable to the repairs."""
+    cells = Cells(table.labels[label])
+    found = read_labels(cells.words().tolist(), label, task=task)
+    repairs += found.repairs
+    if found.targets is not None:
+        return {"targets": torch.from_numpy(found.targets), "target_name": label}
+    assert found.classes is not None
+    return {"labels": torch.from_numpy(found.classes), "class_names": found.class_names}
+
+
+def _check_later_rows(features: PathFeatures) -> bool:
+    """Return whether the rows of a type have times and none is linked to a later row.
+
+    Raises:
+        GraphError: if some are, since it is not clear whether the later rows may count.
+    """
+    graph, name = features.graph, features.name
+    time = graph.type(name).time
+    if time is None or (time == UNKNOWN_TIME).all():
+        return False
+    for path in features.paths(2):
+        steps = [step for hop in path for step in hop.steps]
+        if all(step.forward for step in steps) or graph.type(path[-1].end).time is None:
+            continue
+        if (later := _later_rows(graph, steps, time)) > 0:
+            title = " > ".join(hop.title for hop in path)
+            message = (
+                f"{later:,} rows of {name} are linked to later rows ({title}): choose --label-time row if "
+                "the label is of the time of its row, so that later rows do not count, or --label-time now"
+            )
+            raise GraphError(message, code="label-time-unclear")
+    return True
+
+
+def _later_rows(graph: RelationalGraph, steps: Sequence[Step], time: Integers) -> int:
+    """Return how many rows have a linked row that is later."""
+    reached = graph.type(steps[-1].end).time
+    assert reached is not None
+    for step in reversed(steps):
+        first, second = step.relation.ends if step.forward else step.relation.ends[::-1]
+        latest = np.full(graph.type(step.start).nodes, UNKNOWN_TIME)
+        np.maximum.at(latest, first, reached[second])
+        reached = latest
+    return int(((reached > time) & (time != UNKNOWN_TIME)).sum())
 
 
 def path_columns(features: PathFeatures, paths: Sequence[Path]) -> PathColumns | None:
@@ -197,8 +267,3 @@ def _union(relations: Sequence[Integers], nodes: int) -> tuple[Integers, npt.NDA
     every = np.unique(np.concatenate(keys)) if keys else np.empty(0, dtype=np.int64)
     member = np.stack([np.isin(every, one) for one in keys]) if keys else np.empty((0, 0), dtype=bool)
     return np.stack([every % max(nodes, 1), every // max(nodes, 1)]), member
-
-
-def views(graph: RelationalGraph, names: Sequence[str]) -> Mapping[str, Graph]:
-    """Return the graphs of several types."""
-    return {name: type_view(graph, name) for name in names}

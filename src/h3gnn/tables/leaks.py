@@ -17,7 +17,7 @@ import torch
 
 from h3gnn.errors import GraphError, as_list, as_option, shortened
 from h3gnn.graphs.graph import Graph, GraphLike
-from h3gnn.graphs.link_columns import OF_VALUES, LinkTable
+from h3gnn.graphs.link_columns import OF_NUMBERS, OF_VALUES, JoinedColumn, LinkTable
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.scaling import scipy_features
 from h3gnn.tables.roles import words_in
@@ -160,6 +160,13 @@ def check_leaks(graph: GraphLike, labels: Integers, name: str | None = None) -> 
             found |= link_leaks(table, np.where(values == 0, np.nan, values), target)
             declared |= {one.name for one in table.used if one.declared}
             first = last
+        joined = graph.link_columns.values[:, first:]
+        of_values = [
+            at for at, one in enumerate(graph.link_columns.plan.joined) if one.what not in OF_NUMBERS
+        ]
+        columns = [graph.link_columns.plan.joined[at] for at in of_values]
+        shares = joined_leaks(columns, np.where(joined == 0, np.nan, joined)[:, of_values], target)
+        found |= {one.source: describe(share) for one, share in shares.items()}
     known = graph.labels is not None and np.array_equal(graph.labels.numpy(), labels)
     raise_leaks({one: why for one, why in found.items() if not (known and one in declared)}, others)
 
@@ -200,6 +207,18 @@ def link_leaks(table: LinkTable, values: npt.NDArray[Any], target: Target) -> di
             found[name] = NAMED
         elif shares:
             found[name] = describe(shares[name])
+    return found
+
+
+def joined_leaks(
+    columns: Sequence[JoinedColumn], values: npt.NDArray[Any], target: Target
+) -> dict[JoinedColumn, float]:
+    """Return the joined columns that determine the class where they are defined, and in which share of rows."""
+    found = dict[JoinedColumn, float]()
+    for one, column in zip(columns, values.T, strict=True):
+        known = ~np.isnan(column)
+        shares = find_leaks(column[known, None], [one.name], target.classes[known])
+        found |= dict.fromkeys([one] * len(shares), shares.get(one.name, 0.0))
     return found
 
 
