@@ -6,19 +6,18 @@ hidden items of other users; those that are used are then fitted with every link
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from h3gnn.answers.scorers import Known, Scorer, fit_scorers, scaled, unit
-from h3gnn.errors import GraphError, InputError, check_whole
-from h3gnn.evaluation.ranking import Chooser, Rivals, measure_hidden, measure_names, standardize
+from h3gnn.answers.scorers import Known, Scorer
+from h3gnn.errors import GraphError
+from h3gnn.evaluation.ranking import Chooser, Rivals, measure_hidden, standardize
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]

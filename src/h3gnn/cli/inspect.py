@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +29,9 @@ def inspect(
     as_json: options.JsonOption = False,
     plot: Annotated[File, option("Draw the profile into this file (.png, .svg, .pdf).")] = None,
     write: Annotated[File, option("Write the schema of several tables into this file (.toml).")] = None,
+    accept: Annotated[
+        Text, option("Accept the proposals of these questions about several tables: 1,3 or all.")
+    ] = None,
 ) -> None:
     """Show size, degrees and homophily of a graph, and how the columns of its features are encoded.
 
@@ -35,15 +39,16 @@ def inspect(
 
     Of several tables (a folder, an Excel workbook, SQLite, DuckDB, a PostgreSQL URL or a schema file), it
     shows keys, links and times, and asks about possible ones: `h3gnn inspect shop.sqlite --write graph.toml`
+    asks at the terminal; `--accept 1,3` answers beforehand.
     """
     from h3gnn.graphs.profile import profile
     from h3gnn.tables.sources import is_source
 
     if source.graph is not None and (is_source(source.graph) or source.graph.endswith(".toml")):
-        _inspect_tables(source.graph, write, as_json=as_json)
+        _inspect_tables(source.graph, write, accept, as_json=as_json)
         return
-    if write is not None:
-        message = "--write needs several tables: a folder, a workbook, a database or a URL"
+    if write is not None or accept is not None:
+        message = f"{'--accept' if write is None else '--write'} needs several tables: a folder, a workbook, a database or a URL"
         raise InputError(message, code="option-needs-tables")
     loaded = source.load()
     measured = profile(loaded)
@@ -65,11 +70,11 @@ def inspect(
         typer.echo(f"picture: {plot}")
 
 
-def _inspect_tables(given: str, write: Path | None, *, as_json: bool) -> None:
+def _inspect_tables(given: str, write: Path | None, accept: str | None, *, as_json: bool) -> None:
     """Show the schema of several tables, inferred, or that of a schema file compared with its tables."""
     from h3gnn.storage.atomic import write_atomically
     from h3gnn.tables.propose import infer_schema
-    from h3gnn.tables.schema import check_schema, read_schema
+    from h3gnn.tables.schema import accept_questions, check_schema, read_schema
     from h3gnn.tables.sources import open_source
 
     if given.endswith(".toml"):
@@ -81,6 +86,11 @@ def _inspect_tables(given: str, write: Path | None, *, as_json: bool) -> None:
         schema = infer_schema(opened)
     if write is not None:
         options.check_output(write, ".toml")
+    if accept is not None:
+        schema = accept_questions(schema, accept)
+    elif write is not None and not as_json and is_terminal():
+        schema = accept_questions(schema, _ask(schema))
+    if write is not None:
         where = given if "://" in given else os.path.relpath(given, write.absolute().parent)
         write_atomically(write, schema.to_toml(where).encode())
     if as_json:
@@ -100,10 +110,28 @@ def _print_schema(schema: Schema) -> None:
         for link in table.links:
             share = f"{100 * link.share:.4g} % of its values are keys there"
             typer.echo(f"  {' + '.join(link.columns)} -> {link.to} ({share})")
-    for question in schema.questions:
-        typer.echo(f"question: {question.table}: {question.text}")
+    for number, question in enumerate(schema.questions, 1):
+        typer.echo(f"question {number}: {question.table}: {question.text}")
     if schema.questions:
-        typer.echo("Answer in a schema file: `h3gnn inspect SOURCE --write graph.toml`, then edit it.")
+        typer.echo("Accept some with `--accept 1,3 --write graph.toml`, or edit the written file.")
+
+
+def is_terminal() -> bool:
+    """Whether a person can answer questions."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _ask(schema: Schema) -> list[int]:
+    """Ask each question that has a proposal; return the numbers of those that are answered with yes."""
+    accepted, linked = [], set()
+    for number, one in enumerate(schema.questions, 1):
+        place = (one.table, one.link) if one.link is None else (one.table, one.link.columns)
+        if not one.proposes or place in linked:
+            continue
+        if typer.confirm(f"{one.table}: {one.text}. Accept?", default=False):
+            accepted.append(number)
+            linked |= set() if one.link is None else {place}
+    return accepted
 
 
 def _print_profile(measured: GraphProfile) -> None:

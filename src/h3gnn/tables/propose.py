@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, count
 from typing import Any
 
 import numpy as np
@@ -346,14 +346,17 @@ class _Inference:
         ]
         last = Counter(one[-1] for one in words if one and one[-1] not in GENERIC)
         kind = last.most_common(1)[0][0] if last else "node"
-        kind = kind if self._table(kind) is None else f"{kind}_node"
-        for profile in dict.fromkeys(profile for profile, _ in group):
-            columns = tuple(column for one, column in group if one is profile)
-            others = [f"{column} of {one.name}" for one, column in group if one is not profile]
-            text = f"{shortened([*columns, *others], 6)} may name nodes of one kind ({kind})"
-            if len(group) == 1:
-                text = f"{columns[0]} has no table: its values may be nodes ({kind})"
-            self._ask(profile.name, text, nodes={kind: columns})
+        taken = {one.kind for one in self.questions} | {one.lower() for one in self.profiles}
+        kind = next(one for one in (kind, *(f"{kind}_{at}" for at in count(2))) if one not in taken)
+        first = group[0][0]
+        shown = [column if one is first else f"{column} of {one.name}" for one, column in group]
+        text = f"{shortened(shown, 6)} may name nodes of one kind ({kind})"
+        if len(group) == 1:
+            text = f"{shown[0]} has no table: its values may be nodes ({kind})"
+        nodes: dict[str, Words] = {}
+        for profile, column in group:
+            nodes[profile.name] = (*nodes.get(profile.name, ()), column)
+        self._ask(first.name, text, kind=kind, nodes=nodes)
 
     def _time(self, profile: Profile, linked: set[str]) -> str | None:
         """Return the only column of times, or the only one that is named as the time of a row."""

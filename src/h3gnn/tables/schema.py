@@ -48,13 +48,41 @@ class Link:
 
 @dataclass(frozen=True)
 class Question:
-    """Something that only the user knows: a possible link, nodes or time, or why a link is left out."""
+    """Something that only the user knows: a possible link, nodes or time, or why a link is left out.
+
+    Attributes:
+        table: the table that it is about.
+        text: the question.
+        link, time: the proposed link or time of the table, or None.
+        kind: the name of the proposed node type, or "".
+        nodes: the columns whose values are its nodes, by table.
+    """
 
     table: str
     text: str
     link: Link | None = None
-    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     time: str | None = None
+    kind: str = ""
+    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def proposes(self) -> bool:
+        """Whether the answer yes changes the schema."""
+        return self.link is not None or self.time is not None or bool(self.nodes)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables that the answer changes."""
+        return tuple(self.nodes) or (self.table,)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        found: dict[str, Any] = {"table": self.table, "question": self.text}
+        if self.link is not None:
+            found |= {"columns": [*self.link.columns], "to": self.link.to, "share": self.link.share}
+        if self.nodes:
+            found |= {"kind": self.kind, "nodes": {name: [*columns] for name, columns in self.nodes.items()}}
+        return found | ({} if self.time is None else {"time": self.time})
 
 
 @dataclass(frozen=True)
@@ -106,14 +134,8 @@ class Schema:
                 "nodes": {key: [*of] for key, of in one.nodes.items()},
             }
             tables[name]["link_table"] = self.is_link_table(name)
-        asked = [
-            {"table": one.table, "question": one.text}
-            | ({} if one.link is None else {"columns": [*one.link.columns], "to": one.link.to})
-            | ({"nodes": {kind: [*columns] for kind, columns in one.nodes.items()}} if one.nodes else {})
-            | ({} if one.time is None else {"time": one.time})
-            for one in self.questions
-        ]
-        return {"tables": tables, "questions": asked}
+        asked = enumerate(self.questions, 1)
+        return {"tables": tables, "questions": [{"number": at} | one.as_dict() for at, one in asked]}
 
     def to_toml(self, source: str) -> str:
         """Return the text of a schema file; questions are comments."""
@@ -125,10 +147,11 @@ class Schema:
             lines += [f"time = {_toml(table.time)}"] if table.time else []
             lines += _node_lines(table.nodes)
             lines += [f"columns = {_toml(table.columns)}"] if table.columns else []
-            questions = [one for one in self.questions if one.table == name]
-            for one in questions:
-                proposed = [f"time = {_toml(one.time)}"] if one.time else _node_lines(one.nodes)
-                lines += [f"# ? {one.text}", *(f"# {line}" for line in proposed)] if not one.link else []
+            questions = [one for one in self.questions if name in one.tables]
+            for one in (one for one in questions if one.link is None):
+                proposed = [f"time = {_toml(one.time)}"] if one.time else []
+                proposed += _node_lines({one.kind: one.nodes[name]}) if one.nodes else []
+                lines += [f"# ? {one.text}", *(f"# {line}" for line in proposed)]
             for link in table.links:
                 shown = f"{100 * link.share:.4g} % of its values are keys; {link.reason}".rstrip("; ")
                 lines += [f"[[{place}.links]]  # {shown}", *_link_lines(link)]
@@ -137,6 +160,54 @@ class Schema:
                     proposed = [f"[[{place}.links]]", *_link_lines(one.link)]
                     lines += [f"# ? {one.text}", *(f"# {line}" for line in proposed)]
         return "\n".join(lines) + "\n"
+
+
+def accept_questions(schema: Schema, which: str | Sequence[int]) -> Schema:
+    """Return a schema in which the proposals of some questions are accepted; the other questions remain.
+
+    Args:
+        schema: a proposed schema.
+        which: numbers of questions, from 1, as in "1,3"; "all" for every question with a proposal.
+    """
+    proposals = {at: one for at, one in enumerate(schema.questions, 1) if one.proposes}
+    if isinstance(which, str) and which.strip().lower() == "all":
+        chosen = [*proposals]
+    else:
+        given = re.split(r"[\s,]+", which.strip()) if isinstance(which, str) else map(str, which)
+        chosen = [_number(schema, one) for one in dict.fromkeys(given)]
+    tables, linked = dict(schema.tables), dict[tuple[str, tuple[str, ...]], int]()
+    for at in chosen:
+        if at not in proposals:
+            message = f"question {at} has no proposal to accept: {schema.questions[at - 1].text}"
+            raise InputError(f"{message}; edit the schema file instead", code="question-without-proposal")
+        one = proposals[at]
+        if one.link is not None and (other := linked.setdefault((one.table, one.link.columns), at)) != at:
+            message = (
+                f"questions {other} and {at} are alternatives, since both are about {one.link.columns[0]}"
+            )
+            raise InputError(f"{message} of {one.table}: accept one of them", code="questions-conflict")
+        for name in one.tables:
+            tables[name] = _accepted(tables[name], one)
+    remaining = tuple(one for at, one in enumerate(schema.questions, 1) if at not in chosen)
+    return Schema(tables, remaining)
+
+
+def _number(schema: Schema, text: str) -> int:
+    """Return the number of a question."""
+    if not text.isdecimal() or not 1 <= int(text) <= len(schema.questions):
+        there = f"1 to {len(schema.questions)}" if schema.questions else "none"
+        message = f'question {text!r} does not exist; the questions are {there} (or "all")'
+        raise InputError(message, code="question-unknown")
+    return int(text)
+
+
+def _accepted(table: TableSchema, question: Question) -> TableSchema:
+    """Return a table with the proposal of a question."""
+    if question.link is not None:
+        return replace(table, links=(*table.links, question.link))
+    if question.time is not None:
+        return replace(table, time=question.time)
+    return replace(table, nodes={**table.nodes, question.kind: question.nodes[table.name]})
 
 
 def _link_lines(link: Link) -> list[str]:
