@@ -26,7 +26,7 @@ from h3gnn.baselines.supervised import BestEpochs
 from h3gnn.errors import InputError
 from h3gnn.graphs.joins import joined_columns
 from h3gnn.graphs.paths import PathFeatures, reduced, scaled
-from h3gnn.graphs.relational import NodeTable, RelationalGraph
+from h3gnn.graphs.relational import Integers, NodeTable, RelationalGraph
 from h3gnn.graphs.scaling import torch_features
 from h3gnn.resources import one_thread
 
@@ -45,6 +45,8 @@ class TypedSystem(ABC):
     """Whether it returns an embedding, without labels; else it predicts classes."""
     has_chance: ClassVar[bool] = True
     """Whether the result depends on the seed."""
+    knows_time: ClassVar[bool] = False
+    """Whether it can leave out rows that are later than a node: `fit` then takes `row_times`."""
 
     @abstractmethod
     def fit(
@@ -166,12 +168,13 @@ def _averaging(links: sp.csr_array) -> sp.csr_array:
 class JoinedBoosting(TypedSystem):
     """Histogram gradient boosting on a type's own columns and those joined over one and two links.
 
-    Joined are counts, means and other summaries, of earlier rows where rows have times; see
-    `graphs.joins.joined_columns`. Principal components take the place of more than `components` columns of a
-    type. Validation nodes choose the leaves and the rows per leaf, as for boosting on one table.
+    Joined are counts, means and other summaries, see `graphs.joins.joined_columns`. Principal components take
+    the place of more than `components` columns of a type. Validation nodes choose the leaves and the rows per
+    leaf, as for boosting on one table.
     """
 
     has_chance = False
+    knows_time = True
 
     components: int = 64
     max_leaf_nodes: tuple[int, ...] = (8, 31)
@@ -186,20 +189,24 @@ class JoinedBoosting(TypedSystem):
         train_mask: Tensor,
         val_mask: Tensor,
         seed: int,
+        row_times: Integers | None = None,
     ) -> Tensor:
-        """Return the log-probabilities or numbers of all nodes for each split."""
-        columns, known = self.columns(graph, type_name), labels.numpy()
+        """Return the log-probabilities or numbers of all nodes for each split.
+
+        With `row_times`, only linked rows that are earlier than a node count.
+        """
+        columns, known = self.columns(graph, type_name, row_times), labels.numpy()
         masks = (train_mask.t().numpy(), val_mask.t().numpy())
         return torch.from_numpy(
             np.stack([self._fit(columns, known, *one) for one in zip(*masks, strict=True)])
         )
 
-    def columns(self, graph: RelationalGraph, type_name: str) -> Floats:
+    def columns(self, graph: RelationalGraph, type_name: str, row_times: Integers | None = None) -> Floats:
         """Return own and joined columns, NaN where there is no value."""
         narrow = replace(graph, types={name: self._narrow(table) for name, table in graph.types.items()})
         table = narrow.type(type_name)
         own = table.features.todense() if sp.issparse(table.features) else table.features
-        joined = joined_columns(narrow, type_name, row_times=table.time).values
+        joined = joined_columns(narrow, type_name, row_times=row_times).values
         return np.hstack([own, joined]).astype(np.float32)
 
     def _narrow(self, table: NodeTable) -> NodeTable:
@@ -316,7 +323,7 @@ class TypedNetwork(TypedSystem):
 
 
 def _tensor(rows: Any) -> Tensor:
-    return torch_features(rows) if sp.issparse(rows) else torch.from_numpy(rows)
+    return torch_features(rows.sorted_indices()) if sp.issparse(rows) else torch.from_numpy(rows)
 
 
 class Edges(NamedTuple):

@@ -91,12 +91,9 @@ def type_view(
     Raises:
         GraphError: if `label_time` is missing, and some rows are linked to later ones.
     """
-    if label_time is not None:
-        check_choice("label_time", label_time, LABEL_TIMES)
     table, features = graph.type(name), PathFeatures(graph, name)
-    at_row_time = label_time == "row"
-    if label is not None and label_time is None:
-        at_row_time = _check_later_rows(features)
+    asks = label is not None or label_time is not None
+    at_row_time = asks and uses_row_times(features, label_time)
     found = [] if at_row_time else _relations(features)
     chosen, left = _informative(features, found)
     edges, member = _union([one.both_ways for one in chosen], table.nodes)
@@ -138,12 +135,17 @@ def _labels(table: NodeTable, label: str, task: str, repairs: list[Repair]) -> d
     return {"labels": torch.from_numpy(found.classes), "class_names": found.class_names}
 
 
-def _check_later_rows(features: PathFeatures) -> bool:
-    """Return whether the rows of a type have times and none is linked to a later row.
+def uses_row_times(features: PathFeatures, label_time: str | None) -> bool:
+    """Return whether labels are of the time of their row, so that later rows do not count.
+
+    Without `label_time` they are where the rows of the type have times and none is linked to a later row.
 
     Raises:
-        GraphError: if some are, since it is not clear whether the later rows may count.
+        GraphError: without `label_time`, if some rows are linked to later ones.
     """
+    if label_time is not None:
+        check_choice("label_time", label_time, LABEL_TIMES)
+        return label_time == "row"
     graph, name = features.graph, features.name
     time = graph.type(name).time
     if time is None or (time == UNKNOWN_TIME).all():
