@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import combinations, count
+from itertools import chain, combinations, count
 from typing import Any
 
 import numpy as np
@@ -347,7 +347,8 @@ class _Inference:
         last = Counter(one[-1] for one in words if one and one[-1] not in GENERIC)
         kind = last.most_common(1)[0][0] if last else "node"
         taken = {one.kind for one in self.questions} | {one.lower() for one in self.profiles}
-        kind = next(one for one in (kind, *(f"{kind}_{at}" for at in count(2))) if one not in taken)
+        others = (f"{kind}_{at}" for at in count(2))
+        kind = next(one for one in chain((kind,), others) if one not in taken)
         first = group[0][0]
         shown = [column if one is first else f"{column} of {one.name}" for one, column in group]
         text = f"{shortened(shown, 6)} may name nodes of one kind ({kind})"
