@@ -15,17 +15,16 @@ from h3gnn.errors import GraphError, InputError, shortened
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.relational import UNKNOWN_TIME, NodeTable, Relation, RelationalGraph
 from h3gnn.tables.files import Problems
-from h3gnn.tables.infer import MOST_CLASSES, Cells, infer_column
+from h3gnn.tables.infer import MOST_CLASSES, Cells
 from h3gnn.tables.leaks import Target
 from h3gnn.tables.plan import TablePlan, encode_table, infer_columns
 from h3gnn.tables.propose import infer_schema
 from h3gnn.tables.schema import Profile, Schema, TableSchema, check_schema, read_schema
 from h3gnn.tables.sources import Source, open_source
+from h3gnn.tables.times import decode_times, inherited_times, parse_time
 
 Integers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-DAY = 86_400 * 10**9
-"""Nanoseconds of a day."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +43,6 @@ class Column:
             raise InputError(message, code="column-unknown")
         table = max(fitting, key=len)
         return cls(table, text[len(table) + 1 :])
-
-
-def load_schema(source: Any) -> tuple[Schema, Source]:
-    """Return the schema of a source and the source: of a schema file, or inferred."""
-    if isinstance(source, str | Path) and Path(source).suffix.lower() == ".toml":
-        schema, place = read_schema(Path(source))
-        opened = open_source(place)
-        return check_schema(schema, opened), opened
-    opened = open_source(source)
-    return infer_schema(opened), opened
 
 
 def read_database(
@@ -78,26 +67,15 @@ def read_database(
         columns: kinds of columns, `{"loans.duration": "number"}`.
         plans: of tables that a model was fitted on, by name.
     """
-    if schema is None:
-        schema, opened = load_schema(source)
-    else:
-        opened = open_source(source)
+    until = None if as_of is None else parse_time(as_of)
+    if schema is None and isinstance(source, str | Path) and Path(source).suffix.lower() == ".toml":
+        schema, source = read_schema(Path(source))
+    opened = open_source(source)
+    schema = infer_schema(opened) if schema is None else schema
     reader = _Reader(opened, schema, dict(columns or {}), plans or {})
     if label is not None:
         reader.label = Column.parse(label, schema.tables)
-    return reader.read(None if as_of is None else parse_time(as_of))
-
-
-def parse_time(text: Any) -> int:
-    """Return a date as nanoseconds since 1970; a day without a time of day includes the whole day."""
-    try:
-        moment = pd.Timestamp(text)
-    except (ValueError, TypeError):
-        raise InputError(f"{text!r} is not a date; write it as 2024-12-31", code="date-invalid") from None
-    if moment.tz is not None:
-        moment = moment.tz_convert(None)
-    whole_day = isinstance(text, str) and ":" not in text
-    return int(moment.as_unit("ns").value) + (DAY - 1 if whole_day else 0)
+    return reader.read(until)
 
 
 class _Reader:
@@ -119,29 +97,43 @@ class _Reader:
 
     def read(self, as_of: int | None) -> RelationalGraph:
         """Return the graph of the rows up to a time."""
-        for name in self.schema.tables:
-            self.profiles[name] = Profile(name, self.source.frame(name).reset_index(drop=True))
-        self._check_label()
-        relations = [*self._links(), *self._node_columns()]
-        values = {one.target: one for one in relations if one.target not in self.schema.tables}
-        times = self._times(relations)
-        kept = {name: self._kept(name, times.get(name), as_of) for name in self.profiles}
-        types = {name: self._table(name, rows, times.get(name)) for name, rows in kept.items()}
-        types |= {name: self._value_type(name) for name in values}
-        relations = [_of_kept(one, kept, times.get(one.source)) for one in relations]
+        self.schema = check_schema(self.schema, self.source, self.profiles)
+        if self.label is not None:
+            self.schema = self._without(self.label)
+        links = [*self._links()]
+        times = self._times(links)
+        kept = {name: self._kept(name, times[name], as_of) for name in self.profiles}
+        moments = {name: None if time is None else time[kept[name]] for name, time in times.items()}
+        values = self._values(kept)
+        relations = [_of_kept(one, kept) for one in links] + [one for _, found in values for one in found]
+        relations = [replace(one, time=_of_rows(moments[one.source], one.ends[0])) for one in relations]
+        types = {name: self._table(name, rows, moments[name]) for name, rows in kept.items()}
+        types |= {table.name: table for table, _ in values}
         for question in self.schema.questions:
             self.repairs.append(Repair("question-open", f"not used: {question.table}: {question.text}"))
         self.repairs += [Repair("source-note", note) for note in self.source.notes]
-        links = frozenset(name for name in self.schema.tables if self.schema.is_link_table(name))
-        return RelationalGraph(types, tuple(relations), links, self.source.name, tuple(self.repairs))
+        link_types = frozenset(name for name in self.schema.tables if self.schema.is_link_table(name))
+        return RelationalGraph(types, tuple(relations), link_types, self.source.name, tuple(self.repairs))
 
-    def _check_label(self) -> None:
-        if self.label is None:
-            return
-        found = list(map(str, self.profiles[self.label.table].frame.columns))
-        if self.label.name not in found:
-            message = f"the table {self.label.table!r} has no column {self.label.name!r}; it has "
+    def _without(self, label: Column) -> Schema:
+        """Return the schema without links and nodes that are in the column to predict."""
+        table, found = self.schema.tables[label.table], self.profiles[label.table].frame.columns
+        if label.name not in found:
+            message = f"the table {label.table!r} has no column {label.name!r}; it has "
             raise GraphError(message + shortened(found, 12), code="column-missing")
+        if label.name in (*table.key, table.time):
+            role = "key" if label.name in table.key else "time"
+            message = f"{label.name!r} cannot be predicted: it is the {role} of {label.table!r}"
+            raise GraphError(message, code="label-has-role")
+        links = tuple(one for one in table.links if label.name not in one.columns)
+        nodes = {
+            kind: tuple(one for one in columns if one != label.name) for kind, columns in table.nodes.items()
+        }
+        changed = replace(table, links=links, nodes={kind: of for kind, of in nodes.items() if of})
+        if changed != table:
+            message = f"{label.table}.{label.name} is predicted, and therefore links no nodes"
+            self.repairs.append(Repair("label-links-nothing", message, fields=(label.name,)))
+        return replace(self.schema, tables={**self.schema.tables, label.table: changed})
 
     def _links(self) -> Iterator[Relation]:
         """Yield the relation of each link; links without a matching key are left out and reported."""
@@ -157,71 +149,37 @@ class _Reader:
                     self.repairs.append(Repair("dangling-links", message, missing, link.columns))
                 yield Relation(title, name, link.to, np.stack([known, rows[known]]))
 
-    def _node_columns(self) -> Iterator[Relation]:
-        """Yield the relations from tables to the values of their columns, which are types of their own."""
-        self.values: dict[str, Any] = {}
+    def _values(self, kept: Mapping[str, Mask]) -> list[tuple[NodeTable, list[Relation]]]:
+        """Return the node types of the values of columns, each with the relations of the kept rows to it."""
+        places: dict[str, list[tuple[str, str]]] = {}
         for name, table in self.schema.tables.items():
             for kind, columns in table.nodes.items():
-                if kind in self.schema.tables:
-                    message = f"the node type {kind!r} of {name!r} is also a table: declare a link to it"
-                    raise GraphError(message, code="type-duplicate")
-                self.values.setdefault(kind, []).extend((name, column) for column in columns)
-        for kind, places in self.values.items():
-            cells = [self.profiles[name].texts(column) for name, column in places]
+                places.setdefault(kind, []).extend((name, column) for column in columns)
+        found = []
+        for kind, of_kind in places.items():
+            cells = [self.profiles[name].texts(column)[kept[name]] for name, column in of_kind]
             codes, distinct = pd.factorize(pd.concat(cells, ignore_index=True), sort=True)
-            self.values[kind] = np.asarray(distinct, dtype=object)
-            for (name, column), part in zip(
-                places, np.split(codes, np.cumsum([*map(len, cells)])[:-1]), strict=True
-            ):
+            relations = []
+            parts = np.split(codes.astype(np.int64), np.cumsum([*map(len, cells)])[:-1])
+            for (name, column), part in zip(of_kind, parts, strict=True):
                 known = np.flatnonzero(part >= 0)
-                yield Relation(
-                    f"{name}.{column}", name, kind, np.stack([known, part[known].astype(np.int64)])
-                )
+                relations.append(Relation(f"{name}.{column}", name, kind, np.stack([known, part[known]])))
+            empty = np.zeros((len(distinct), 0), dtype=np.float32)
+            found.append((NodeTable(kind, _ids(distinct), empty), relations))
+        return found
 
-    def _times(self, relations: list[Relation]) -> dict[str, Integers]:
-        """Return the time of each row: its own, else the latest of the rows that it references."""
-        found: dict[str, Integers | None] = {
-            name: self._own_time(name, one.time) for name, one in self.schema.tables.items() if one.time
-        }
-        waiting = [name for name in self.schema.tables if name not in found]
-        while waiting:
-            ready = [name for name in waiting if not self._references(name) - found.keys()] or waiting[:1]
-            for name in ready:
-                known = [one for one in relations if one.source == name and found.get(one.target) is not None]
-                latest = np.full(len(self.profiles[name].frame), UNKNOWN_TIME)
-                for one in known:
-                    time = found[one.target]
-                    assert time is not None
-                    np.maximum.at(latest, one.ends[0], time[one.ends[1]])
-                found[name] = latest if known else None
-            waiting = [name for name in waiting if name not in found]
-        return {name: time for name, time in found.items() if time is not None}
-
-    def _references(self, name: str) -> set[str]:
-        """Return the other tables that a table links to."""
-        return {link.to for link in self.schema.tables[name].links} - {name}
-
-    def _own_time(self, name: str, column: str | None) -> Integers:
-        assert column is not None
-        profile = self.profiles[name]
-        cells = Cells(profile.frame[column])
-        kind = infer_column(column, cells, None, list(map(str, profile.frame.columns)))
-        if kind.kind == "date":
-            days, unreadable = cells.decode("date", kind.form)
-        else:  # seconds since 1970, or a year
-            numbers, unreadable = cells.decode("number")
-            years = np.nanmax(np.abs(numbers), initial=0) < 10_000
-            origin = np.where(np.isnan(numbers), 1970, numbers)
-            days = (origin - 1970) * 365.2425 if years else numbers / 86_400
-            days = np.where(np.isnan(numbers), np.nan, days)
-        if unreadable.size:
-            first = profile.texts(column).iloc[int(unreadable[0])]
-            message = f"{name}.{column}, row {unreadable[0] + 1}: {first!r} is not a date"
-            raise GraphError(
-                f"{message}; correct it, or set another time in the schema", code="time-unreadable"
-            )
-        known = ~np.isnan(days)
-        return np.where(known, np.round(np.where(known, days, 0) * DAY), UNKNOWN_TIME).astype(np.int64)
+    def _times(self, links: list[Relation]) -> dict[str, Integers | None]:
+        """Return the time of each row; None for tables without a time that reference none with one."""
+        timed, size = {name for name, one in self.schema.tables.items() if one.time}, -1
+        while size < len(timed):
+            size = len(timed)
+            timed |= {one.source for one in links if one.target in timed}
+        own = {name: np.full(len(one.frame), UNKNOWN_TIME) for name, one in self.profiles.items()}
+        for name, table in self.schema.tables.items():
+            if table.time:
+                own[name] = decode_times(self.profiles[name].frame, table.time, name)
+        found = inherited_times(own, links)
+        return {name: found[name] if name in timed else None for name in own}
 
     def _kept(self, name: str, time: Integers | None, as_of: int | None) -> Mask:
         """Return the rows that exist at a time; those without a time do."""
@@ -247,10 +205,9 @@ class _Reader:
         if len(table.key) == 1:
             ids, has_ids = _ids(profile.texts(table.key[0])[kept]), True
         elif table.key:
-            parts = [profile.texts(one)[kept].astype(str) for one in table.key]
+            parts = [profile.texts(one)[kept].str.replace("/", "%2F") for one in table.key]
             ids, has_ids = np.array(["/".join(one) for one in zip(*parts, strict=True)], dtype=object), True
-        moments = None if time is None else time[kept]
-        return NodeTable(name, ids, values, has_ids, names, plan, moments, labels)
+        return NodeTable(name, ids, values, has_ids, names, plan, time, labels)
 
     def _encode(
         self, name: str, frame: pd.DataFrame, labels: Any
@@ -295,10 +252,6 @@ class _Reader:
         linked = {column for link in table.links for column in link.columns}
         return {*table.key, *linked, *(column for columns in table.nodes.values() for column in columns)}
 
-    def _value_type(self, name: str) -> NodeTable:
-        ids = _ids(self.values[name])
-        return NodeTable(name, ids, np.zeros((len(ids), 0), dtype=np.float32))
-
 
 def _target(labels: Any) -> Target:
     """Return the label of a table's rows, for the search for columns that contain it."""
@@ -329,19 +282,14 @@ def _ids(texts: Any) -> npt.NDArray[Any]:
     return np.array(listed, dtype=object)
 
 
-def _of_kept(relation: Relation, kept: Mapping[str, Mask], time: Integers | None) -> Relation:
-    """Return a relation between the rows that are kept, with the times of the rows that hold its links."""
-    sources, targets = relation.ends
-    chosen = kept[relation.source][sources]
-    if relation.target in kept:
-        chosen &= kept[relation.target][targets]
-    sources, targets = sources[chosen], targets[chosen]
-    moments = None if time is None else time[sources]
-    numbers = [np.cumsum(kept[relation.source]) - 1]
-    numbers.append(
-        np.cumsum(kept[relation.target]) - 1
-        if relation.target in kept
-        else np.arange(targets.max(initial=-1) + 1)
-    )
-    ends = np.stack([numbers[0][sources], numbers[1][targets]]).astype(np.int64)
-    return replace(relation, ends=ends, time=moments)
+def _of_rows(time: Integers | None, rows: Integers) -> Integers | None:
+    return None if time is None else time[rows]
+
+
+def _of_kept(relation: Relation, kept: Mapping[str, Mask]) -> Relation:
+    """Return a relation between the rows that are kept."""
+    ends = []
+    for name, rows in zip((relation.source, relation.target), relation.ends, strict=True):
+        ends.append(np.where(kept[name], np.cumsum(kept[name]) - 1, -1)[rows])
+    chosen = (ends[0] >= 0) & (ends[1] >= 0)
+    return replace(relation, ends=np.stack(ends)[:, chosen])

@@ -268,13 +268,18 @@ def _names(value: Any) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(map(str, value))
 
 
-def check_schema(schema: Schema, source: Source) -> Schema:
+def check_schema(schema: Schema, source: Source, profiles: dict[str, Profile] | None = None) -> Schema:
     """Compare a schema with the tables of a source; return it with row counts and shares of matching values.
+
+    Args:
+        schema: keys, links, times and nodes.
+        source: the tables.
+        profiles: filled with the tables that are read.
 
     Raises:
         GraphError: if a table or column is missing, a key is not unique, or a link has no matching value.
     """
-    profiles: dict[str, Profile] = {}
+    profiles = {} if profiles is None else profiles
     for table in schema.tables.values():
         if table.name not in source.tables:
             message = f"{source.name} has no table {table.name!r}; there are {shortened(source.tables, 12)}"
@@ -311,7 +316,7 @@ def _checked(table: TableSchema, link: Link, schema: Schema, profiles: Mapping[s
         message = f"{place}: the key of {link.to!r} has {len(key)} column(s), not {len(link.columns)}"
         raise GraphError(f"{message}; give it a key in the schema", code="key-missing")
     share = profiles[table.name].match(link.columns, profiles[link.to], key).share
-    if share == 0 and len(profiles[table.name].frame):
+    if share == 0 and profiles[table.name].distinct(link.columns):
         raise GraphError(f"{place}: none of its values is a key of {link.to!r}", code="link-without-match")
     return replace(link, share=share)
 
