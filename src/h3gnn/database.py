@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +20,7 @@ from h3gnn.evaluation.clustering import pick_clusters
 from h3gnn.evaluation.decisions import Rule
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import find_ids
-from h3gnn.graphs.relational import RelationalGraph
+from h3gnn.graphs.relational import UNKNOWN_TIME, RelationalGraph
 from h3gnn.graphs.type_view import type_view
 from h3gnn.settings import as_plain
 from h3gnn.storage.databases import (
@@ -31,19 +29,50 @@ from h3gnn.storage.databases import (
     check_new_folder,
     folder_of,
     is_database,
+    read_rows,
     read_stored,
     write_database,
+    write_rows,
 )
 from h3gnn.storage.models import DESCRIPTION as MODEL_FILE
-from h3gnn.tables.database import Column, parse_time, read_database
+from h3gnn.storage.runs import has_begun
+from h3gnn.tables.database import Column, read_database
+from h3gnn.tables.names import find_name, row_names
+from h3gnn.tables.opened import OpenedTables
+from h3gnn.tables.predicted import Predicted
 from h3gnn.tables.propose import infer_schema
-from h3gnn.tables.schema import Profile, Schema, accept_questions, check_schema, read_schema
-from h3gnn.tables.sources import Source, open_source
+from h3gnn.tables.schema import Schema, accept_questions, check_schema, read_schema
+from h3gnn.tables.times import parse_time
 
 Train = Callable[[H3GNN, Graph, Path | None], H3GNN]
-NAMES = ("name", "title", "label", "username")
-"""Columns whose texts name the rows of a table, where they are unique."""
-TARGET = re.compile(r"(?P<column>.*?)\s*(?P<sign><=|>=|=|<|>)\s*(?P<value>.+)")
+Flags = npt.NDArray[np.bool_]
+NOT_COMPARED = ("device", "verbose")
+"""Settings that may differ between the calls that use a folder."""
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What `Database.predict` predicts: a model, and the labels of its nodes.
+
+    Attributes:
+        node_type: the table whose rows are predicted.
+        model: fitted without the column to predict.
+        labels, names: as of `predict_nodes`.
+        title: of the column or condition.
+        test: which labelled nodes are of a date or later, to score heads that learn from the others; or None.
+    """
+
+    node_type: str
+    model: H3GNN
+    labels: npt.NDArray[Any]
+    names: tuple[str, ...]
+    title: str
+    test: Flags | None
+
+    @property
+    def all_known(self) -> bool:
+        """Whether every node has a label."""
+        return bool((self.labels >= 0).all() if self.names else (~np.isnan(self.labels)).all())
 
 
 class Database:
@@ -56,12 +85,13 @@ class Database:
         database = Database({"client": clients, "loan": loans}, folder="bank/")
         database.predict("loan.status").table  # classes of the loans without status
         database.similar("client", [17, 23])
-        Database.open("bank/").embed("client")  # as it was fitted, without the tables
+        Database.load("bank/").embed("client")  # as it was fitted, without the tables
 
     Args:
-        source: a folder, workbook, database or URL, a schema file, or data frames by name.
-        schema: keys, links and times, or a schema file; by default declared or inferred ones.
+        source: a folder, workbook, database or URL, a schema file, or data frames by name; None for what the
+            folder holds.
         folder: where the models are kept; None keeps them in memory.
+        schema: keys, links and times, or a schema file; by default declared or inferred ones.
         as_of: a date; later rows are not used.
         columns: kinds of columns, `{"loan.duration": "number", "loan.closed": "identifier"}`.
         accept: questions of an inferred schema whose proposals are accepted, "1,3" or "all".
@@ -69,14 +99,15 @@ class Database:
 
     Attributes:
         stored: what `database.json` holds.
+        train: fits a model to a graph and saves it in a folder.
     """
 
     def __init__(
         self,
-        source: Any,
+        source: Any = None,
         *,
-        schema: Schema | str | Path | None = None,
         folder: str | Path | None = None,
+        schema: Schema | str | Path | None = None,
         as_of: Any = None,
         columns: Mapping[str, str] | None = None,
         accept: str | Sequence[int] | None = None,
@@ -84,50 +115,88 @@ class Database:
     ) -> None:
         self.folder = None if folder is None else Path(folder)
         self.train: Train = fit_and_save
-        self._models: dict[tuple[str, str | None], H3GNN] = {}
+        self._models: dict[FittedType, H3GNN] = {}
         self._graph: tuple[str | None, RelationalGraph] | None = None
-        self._names: dict[str, dict[Any, str] | None] = {}
+        self._rows: dict[str, pd.DataFrame] = {}
         found = None
         if self.folder is not None and is_database(self.folder):
             found = read_stored(self.folder)
         elif self.folder is not None:
             check_new_folder(self.folder)
-        if source is None:
-            if found is None:
-                raise InputError("a new database needs tables (--tables SOURCE)", code="tables-missing")
-            self.stored = found
-            return
-        place, given, opened = _open(source)
-        self._opened = _Read(opened)
-        if schema is not None:
-            given = read_schema(Path(schema))[0] if isinstance(schema, str | Path) else schema
-        asked = {
+        known = self._schema_of(source, schema, accept) if found is None or accept or schema else None
+        asked: dict[str, Any] = {
             "as_of": None if as_of is None else str(as_of),
             "columns": dict(columns or {}),
             "params": None if model is None else _plain_settings(model),
         }
         if found is not None:
-            self.stored = self._same(found, place, given, asked)
+            self.stored = self._same(found, source, known, asked)
             return
-        known = infer_schema(self._opened) if given is None else check_schema(given, self._opened)
-        known = known if accept is None else accept_questions(known, accept)
-        params = asked["params"] or _plain_settings(H3GNN())
-        read = {name: self._opened.digest(name) for name in known.tables}
+        assert known is not None
+        asked["params"] = asked["params"] or _plain_settings(H3GNN())
         if as_of is not None:
             parse_time(as_of)
         for text in asked["columns"]:
             Column.parse(text, known.tables)
-        self.stored = StoredDatabase(place, known, asked["as_of"], asked["columns"], params, read)
+        read = {name: self.source.digest(name) for name in known.tables}
+        self.stored = StoredDatabase(source=self.source.place, schema=known, read=read, **asked)
 
     @classmethod
-    def open(cls, folder: str | Path, source: Any = None) -> Self:
+    def load(cls, folder: str | Path, source: Any = None) -> Self:
         """Return the database in a folder; its tables are read again only if a further type is fitted."""
-        return cls(source, folder=folder) if is_database(Path(folder)) else cls._missing(Path(folder))
+        read_stored(Path(folder))  # an error if there is none
+        return cls(source, folder=folder)
 
-    @classmethod
-    def _missing(cls, folder: Path) -> Self:
-        read_stored(folder)  # raises the error
-        raise AssertionError(folder)
+    def _schema_of(
+        self, source: Any, schema: Schema | str | Path | None, accept: str | Sequence[int] | None
+    ) -> Schema:
+        """Return the schema of new tables: the given one, that of a schema file, or the inferred one."""
+        if source is None:
+            where = f"{self.folder} holds no models yet: " if self.folder else ""
+            raise InputError(f"{where}name the tables (--tables SOURCE)", code="tables-missing")
+        self.source = OpenedTables.open(source)
+        given = self.source.given if schema is None else schema
+        if isinstance(given, str | Path):
+            given = read_schema(Path(given))[0]
+        known = infer_schema(self.source) if given is None else check_schema(given, self.source)
+        return known if accept is None else accept_questions(known, accept)
+
+    @cached_property
+    def source(self) -> OpenedTables:
+        """The tables; those of a folder must be the ones that were read first."""
+        if self.stored.source is None:
+            message = "the tables of this database were data frames: give them again"
+            raise InputError(message, code="tables-missing")
+        try:
+            opened = OpenedTables.open(self.stored.source)
+        except InputError as error:
+            message = f"{error}; the tables are needed: name them (--tables SOURCE)"
+            raise InputError(message, code=error.code) from None
+        opened.check_same(self.stored.read, str(self.folder))
+        return opened
+
+    def _same(
+        self, found: StoredDatabase, source: Any, known: Schema | None, asked: Mapping[str, Any]
+    ) -> StoredDatabase:
+        """Return what a folder holds after a comparison with the tables and options that are given."""
+        remedy = "omit it, or choose another folder"
+        for name, given in asked.items():
+            different = name if given and name != "params" and getattr(found, name) != given else ""
+            if name == "params" and given is not None:
+                different = _difference(found.params, given)
+            if different:
+                message = f"{self.folder} was fitted with another {different.replace('_', ' ')}"
+                raise InputError(f"{message}: {remedy}", code="already-fitted")
+        if source is None:
+            return found
+        if known is None:
+            self.source = OpenedTables.open(source)
+            known = None if self.source.given is None else check_schema(self.source.given, self.source)
+        self.source.check_same(found.read, str(self.folder))
+        if known is not None and known.as_dict()["tables"] != found.schema.as_dict()["tables"]:
+            message = f"{self.folder} was fitted with other keys, links, times or nodes"
+            raise InputError(f"{message}: {remedy}", code="already-fitted")
+        return replace(found, source=self.source.place or found.source)
 
     @property
     def schema(self) -> Schema:
@@ -143,137 +212,168 @@ class Database:
     @property
     def fitted(self) -> tuple[FittedType, ...]:
         """The types and predicted columns with a model."""
+        return tuple(one for one in self.stored.fitted if self._is_fitted(one))
+
+    def _is_fitted(self, one: FittedType) -> bool:
         if self.folder is None:
-            return self.stored.fitted
-        return tuple(one for one in self.stored.fitted if (self.folder / one.folder / MODEL_FILE).is_file())
+            return one in self._models
+        run = self.folder / one.folder
+        return (run / MODEL_FILE).is_file() and not has_begun(run)
 
     def type_of(self, name: str) -> str:
         """Return the node type of a name, which may differ in case."""
-        if name in self.types:
-            return name
-        found = [one for one in self.types if one.lower() == name.lower()]
+        found = [one for one in self.types if one == name] or [
+            one for one in self.types if one.lower() == name.lower()
+        ]
         if len(found) != 1:
-            message = f"there is no table or node type {name!r}; there are {shortened(self.types, 12)}"
+            near = get_close_matches(name.lower(), [one.lower() for one in self.types], 1, cutoff=0.7)
+            meant = next((f"; did you mean {one}?" for one in self.types if one.lower() in near), "")
+            message = f"there is no table or node type {name!r}; there are {shortened(self.types, 16)}{meant}"
             raise GraphError(message, code="type-unknown")
         return found[0]
 
-    def only_type(self) -> FittedType:
-        """Return the model of a folder with a single one."""
-        if len(self.fitted) != 1:
-            done = shortened((_title(one) for one in self.fitted), 12) or "none yet"
-            message = f"choose one of the types of {self.folder or 'the database'} with --type: "
-            message += f"{shortened(self.types, 12)} (fitted: {done})"
+    def named(self, name: str | None) -> tuple[str, str | None]:
+        """Return the type, and the column to predict, of a name such as `loan` or `loan.status`.
+
+        None is the only fitted model, or the only type.
+        """
+        if name is None:
+            if len(self.fitted) == 1:
+                return self.fitted[0].type, self.fitted[0].label
+            if len(self.types) == 1:
+                return self.types[0], None
+            done = shortened((one.title for one in self.fitted), 12) or "none yet"
+            message = f"choose a type with --type: {shortened(self.types, 16)} (fitted: {done})"
             raise InputError(message, code="type-missing")
-        return self.fitted[0]
-
-    @cached_property
-    def source(self) -> Source:
-        """The tables; those of an opened folder must be the ones that were read first."""
-        if hasattr(self, "_opened"):
-            return self._opened
-        if self.stored.source is None:
-            message = "the tables of this database were data frames: give them again"
-            raise InputError(message, code="tables-missing")
-        try:
-            self._opened = _Read(open_source(self.stored.source))
-        except InputError as error:
-            message = f"{error}; the tables are needed: name them (--tables SOURCE)"
-            raise InputError(message, code=error.code) from None
-        self._check_tables(self.stored)
-        return self._opened
-
-    def _same(
-        self, found: StoredDatabase, place: str | None, given: Schema | None, asked: Mapping[str, Any]
-    ) -> StoredDatabase:
-        """Return what a folder holds after a comparison with the tables and options that are given."""
-        self._check_tables(found)
-        for name, value in asked.items():
-            known = getattr(found, name)
-            if name == "params" and value is not None:
-                known, value = ({**one, "device": None, "verbose": None} for one in (known, value))
-            if value and value != known:
-                different = name if name != "params" else _difference(known, value)
-                message = f"{self.folder} was fitted with another {different.replace('_', ' ')}"
-                raise InputError(f"{message}: omit it, or choose another folder", code="already-fitted")
-        if given is not None:
-            checked = check_schema(given, self._opened)
-            if checked.as_dict()["tables"] != found.schema.as_dict()["tables"]:
-                message = f"{self.folder} was fitted with another schema: choose another folder"
-                raise InputError(message, code="already-fitted")
-        return replace(found, source=place or found.source)
-
-    def _check_tables(self, found: StoredDatabase) -> None:
-        """Raise an error if the tables differ from those that a folder was fitted on."""
-        where = self.folder or "the database"
-        for name, known in found.read.items():
-            if name not in self._opened.tables:
-                message = f"{self._opened.name} has no table {name!r}, which {where} was fitted on"
-                raise InputError(f"{message}: choose another folder", code="tables-differ")
-            if self._opened.digest(name) != known:
-                rows = self._opened.digest(name)["rows"]
-                message = f"{self._opened.name}: the table {name!r} ({rows:,} rows) differs from the one "
-                message += f"({known['rows']:,} rows) that {where} was fitted on: choose another folder"
-                raise InputError(message, code="tables-differ")
+        tables = [one for one in self.schema.tables if name.lower().startswith(f"{one.lower()}.")]
+        if tables and name.lower() not in {one.lower() for one in self.types}:
+            column = Column.parse(name, self.schema.tables)
+            return column.table, column.name
+        return self.type_of(name), None
 
     def graph(self, label: str | None = None) -> RelationalGraph:
         """Return the nodes of all types and their relations; the column `label` is no feature."""
         if self._graph is None or self._graph[0] != label:
-            read = read_database(
-                self.source,
-                self.schema,
-                label=label,
-                as_of=self.stored.as_of,
-                columns=self.stored.columns,
-            )
+            as_of, columns = self.stored.as_of, self.stored.columns
+            read = read_database(self.source, self.schema, label=label, as_of=as_of, columns=columns)
             self._graph = label, read
         return self._graph[1]
 
     def view(
-        self, type: str, label: str | None = None, *, task: str = "auto", label_time: str | None = None
+        self, node_type: str, label: str | None = None, *, task: str = "auto", label_time: str | None = None
     ) -> Graph:
         """Return the graph of one type; `label` is the column of its table that is predicted."""
-        kind = self.type_of(type)
-        graph = self.graph(None if label is None else f"{kind}.{label}")
-        return type_view(graph, kind, label=label, task=task, label_time=label_time)
+        graph = self.graph(None if label is None else f"{node_type}.{label}")
+        return type_view(graph, node_type, label=label, task=task, label_time=label_time)
 
-    def model(
-        self, type: str, label: str | None = None, *, task: str = "auto", label_time: str | None = None
-    ) -> H3GNN:
-        """Return the model of a type, or of a column that is predicted; it is fitted once."""
-        kind = self.type_of(type)
-        known = self.stored.find(kind, label)
-        if known is not None:
-            for name, value, default in (("task", task, "auto"), ("label_time", label_time, None)):
-                if value not in (default, getattr(known, name)):
-                    message = f"{_title(known)} was fitted with another {name.replace('_', ' ')}"
+    def fit(
+        self,
+        name: str,
+        *,
+        task: str = "auto",
+        label_time: str | None = None,
+        check: Callable[[Graph], object] = lambda graph: None,
+    ) -> FittedType:
+        """Fit the model of a type, or of a column to predict such as `loan.status`, unless it is fitted.
+
+        Args:
+            name: the type, or `TABLE.COLUMN`.
+            task: "classification", "regression", or "auto" by the values.
+            label_time: "row" if the values to predict are of the times of their rows, so that no later row
+                counts, or "now"; needed if some rows are linked to later ones.
+            check: called with the graph before the work.
+        """
+        node_type, label = self.named(name)
+        known = self.stored.find(node_type, label)
+        if known is not None and self._is_fitted(known):
+            for option, value, default in (("task", task, "auto"), ("label_time", label_time, None)):
+                if value not in (default, getattr(known, option)):
+                    message = f"{known.title} was fitted with another {option.replace('_', ' ')}"
                     raise InputError(f"{message}: omit it, or choose another folder", code="already-fitted")
-            task, label_time = known.task, known.label_time
-        if (kind, label) not in self._models:
-            folder = None if self.folder is None else self.folder / folder_of(kind, label)
-            if folder is not None and (folder / MODEL_FILE).is_file() and known is not None:
-                self._models[kind, label] = H3GNN.load(folder)
-            else:
-                view = self.view(kind, label, task=task, label_time=label_time)
-                if label is not None:
-                    check_labels(*labels_of(view))  # before the work, not after it
-                self.begin(FittedType(kind, label, folder_of(kind, label), label_time, task))
-                self._models[kind, label] = self.train(self.new_model(), view, folder)
-        return self._models[kind, label]
+            return known
+        if known is not None:  # its training was stopped
+            task = known.task if task == "auto" else task
+            label_time = label_time or known.label_time
+        view = self.view(node_type, label, task=task, label_time=label_time)
+        check(view)
+        fitted = FittedType(node_type, label, folder_of(node_type, label), label_time, task)
+        self._begin(fitted)
+        run = None if self.folder is None else self.folder / fitted.folder
+        self._models[fitted] = self.train(self.new_model(), view, run)
+        return fitted
+
+    def model(self, name: str, *, label_time: str | None = None) -> H3GNN:
+        """Return the model of a type, or of a column to predict; it is fitted once."""
+        return self.loaded(self.fit(name, label_time=label_time))
+
+    def loaded(self, fitted: FittedType) -> H3GNN:
+        """Return a fitted model."""
+        if fitted not in self._models:
+            assert self.folder is not None
+            self._models[fitted] = H3GNN.load(self.folder / fitted.folder)
+        return self._models[fitted]
 
     def new_model(self) -> H3GNN:
         """Return a model with the settings of this database."""
         return H3GNN.from_settings(dict(self.stored.params))
 
-    def begin(self, fitted: FittedType) -> None:
-        """Record a model before it is fitted."""
-        if self.stored.find(fitted.type, fitted.label) is None:
-            self.stored = replace(self.stored, fitted=(*self.stored.fitted, fitted))
+    def _begin(self, fitted: FittedType) -> None:
+        """Record a model, and the names and times of its rows, before it is fitted."""
+        others = [one for one in self.stored.fitted if (one.type, one.label) != (fitted.type, fitted.label)]
+        self.stored = replace(self.stored, fitted=(*others, fitted))
+        rows = self._rows[fitted.type] = self._read_rows(fitted)
         if self.folder is not None:
             write_database(self.folder, self.stored)
+            write_rows(self.folder, fitted.type, rows)
 
-    def target(self, text: str) -> Target:
-        """Read `loan.status`, or a condition: `loan.status=B,D` or `result.points>0`."""
-        return Target.parse(text, self.schema)
+    def _read_rows(self, fitted: FittedType) -> pd.DataFrame:
+        """Return id, name and time of each row of a type."""
+        label = None if fitted.label is None else f"{fitted.type}.{fitted.label}"
+        table = self.graph(label).type(fitted.type)
+        ids = [str(one) for one in table.ids.tolist()]
+        names = row_names(self.source, self.schema, fitted.type) if table.has_ids else {}
+        named = pd.Series([names.get(one) for one in ids], dtype=object)
+        time = np.full(len(ids), UNKNOWN_TIME) if table.time is None else table.time
+        return pd.DataFrame({"node": pd.Series(ids, dtype=object), "name": named, "time": time})
+
+    def rows(self, node_type: str) -> pd.DataFrame:
+        """Return `node`, `name` and `time` of each row of a fitted type, in the order of its nodes."""
+        if node_type not in self._rows:
+            found = None if self.folder is None else read_rows(self.folder, node_type)
+            if found is None:
+                raise InputError(f"{self.folder} has no rows of {node_type}", code="rows-missing")
+            self._rows[node_type] = found
+        return self._rows[node_type]
+
+    def ask(
+        self, target: str, *, label_time: str | None = None, task: str = "auto", test_from: Any = None
+    ) -> Asked:
+        """Fit the model of a column to predict, unless it is fitted, and return what `predict` needs."""
+        wanted = Predicted.parse(target, self.schema.tables)
+        fitted = self.fit(
+            f"{wanted.table}.{wanted.column}",
+            task=task,
+            label_time=label_time,
+            check=lambda view: check_labels(*wanted.labels(view)),
+        )
+        model = self.loaded(fitted)
+        labels, names = wanted.labels(model.graph_)
+        known = labels >= 0 if names else ~np.isnan(labels)
+        test = None if test_from is None else self._later(wanted.table, test_from, known)
+        return Asked(wanted.table, model, labels, names, wanted.title, test)
+
+    def _later(self, node_type: str, date: Any, known: Flags) -> Flags:
+        """Return which labelled rows are of a date or later."""
+        time = self.rows(node_type)["time"].to_numpy()
+        if (time == UNKNOWN_TIME).all():
+            message = f"the rows of {node_type} have no times: name the column in a schema file (time = …)"
+            raise InputError(message, code="time-missing")
+        test = (time >= parse_time(date, end=False)) & known
+        if not test.any() or test.sum() == known.sum():
+            first, last = (pd.Timestamp(one).date() for one in (time[known].min(), time[known].max()))
+            message = f"no labelled row of {node_type} is {'later' if not test.any() else 'earlier'}"
+            raise InputError(f"{message}: their times are {first} to {last}", code="date-splits-nothing")
+        return np.asarray(test)
 
     def predict(
         self,
@@ -296,111 +396,83 @@ class Database:
             target: `TABLE.COLUMN`, or a condition such as `TABLE.COLUMN=A,B` or `TABLE.COLUMN>0`.
             label_time: "row" if the value is of the time of its row, so that no later row counts, or "now".
             task: "classification", "regression", or "auto" by the values.
-            test_from: a date; heads learn from labelled rows before it, and are scored on the others.
+            test_from: a date; heads learn from labelled rows before it, and are scored on the later ones.
             rule, head, allow_leaks, seed: as of `predict_nodes`.
             labelled_too: also predict the rows with a value.
         """
-        wanted = self.target(target)
-        model = self.model(wanted.type, wanted.column, task=task, label_time=label_time)
-        labels, names = wanted.labels(model.graph_)
-        known = labels >= 0 if names else ~np.isnan(labels)
-        return predict_nodes(
-            model.graph_,
-            model.embedding_,
-            labels,
-            names,
+        asked = self.ask(target, label_time=label_time, task=task, test_from=test_from)
+        found = predict_nodes(
+            asked.model.graph_,
+            asked.model.embedding_,
+            asked.labels,
+            asked.names,
             rule,
             head,
-            labelled_too=labelled_too or bool(known.all()),
-            label_name=wanted.title,
+            test=asked.test,
+            labelled_too=labelled_too or (asked.test is None and asked.all_known),
+            label_name=asked.title,
             allow_leaks=allow_leaks,
             seed=seed,
         )
+        return replace(found, table=self.with_names(asked.node_type, found.table))
 
-    def embed(self, type: str) -> pd.DataFrame:
+    def embed(self, name: str) -> pd.DataFrame:
         """Return the embedding of each node of a type, indexed by its key."""
-        model = self.model(type)
-        names = [f"e{at}" for at in range(model.embedding_.shape[1])]
-        return pd.DataFrame(model.embedding_, pd.Index(model.graph_.node_ids, name="node"), names)
+        model = self.model(name)
+        columns = [f"e{at}" for at in range(model.embedding_.shape[1])]
+        return pd.DataFrame(model.embedding_, pd.Index(model.graph_.node_ids, name="node"), columns)
 
-    def similar(self, type: str, nodes: Any, k: int = 10) -> pd.DataFrame:
+    def similar(self, name: str, nodes: Any, k: int = 10) -> pd.DataFrame:
         """Return the most similar rows of the same type for each of some keys or names."""
-        kind = self.type_of(type)
-        model = self.model(kind)
+        fitted = self.fit(name)
+        model = self.loaded(fitted)
         given = [nodes] if isinstance(nodes, str) or np.ndim(nodes) == 0 else list(nodes)
-        return self.with_names(kind, model.similar(self.find(kind, given), k))
+        keys = self.find(fitted.type, model.graph_.node_ids, given)
+        return self.with_names(fitted.type, model.similar(keys, k))
 
-    def anomalies(self, type: str) -> pd.DataFrame:
+    def anomalies(self, name: str) -> pd.DataFrame:
         """Return all rows of a type by anomaly score, the highest first."""
-        kind = self.type_of(type)
-        return self.with_names(kind, self.model(kind).anomalies())
+        fitted = self.fit(name)
+        return self.with_names(fitted.type, self.loaded(fitted).anomalies())
 
-    def cluster(self, type: str, clusters: int | None = None, *, seed: int = 0) -> pd.Series[Any]:
-        """Return the cluster of each row of a type; their number is chosen by the silhouette, if not given."""
-        model = self.model(type)
-        counts = None if clusters is None else [clusters]
-        found, _ = pick_clusters(model.embedding_, counts, seed=seed)
+    def cluster(self, name: str, clusters: int | None = None, *, seed: int = 0) -> pd.Series[Any]:
+        """Return the cluster of each row; without a number of clusters, the silhouette chooses it."""
+        model = self.model(name)
+        found, _ = pick_clusters(model.embedding_, None if clusters is None else [clusters], seed=seed)
         return pd.Series(found, pd.Index(model.graph_.node_ids, name="node"), name="cluster")
 
-    def find(self, type: str, wanted: Sequence[Any]) -> list[Any]:
+    def find(self, node_type: str, ids: npt.NDArray[Any], wanted: Sequence[Any]) -> list[Any]:
         """Return the keys of rows that are given by their keys or names."""
-        kind = self.type_of(type)
-        ids = self.model(kind).graph_.node_ids
-        return [one if _has_id(one, ids) else self._named(kind, one, ids) for one in wanted]
+        known = find_ids(np.array([str(one) for one in wanted], dtype=object), ids)
+        named = list(zip(wanted, known.tolist(), strict=True))
+        return [ids[at if at >= 0 else self._named(node_type, str(one))] for one, at in named]
 
-    def _named(self, kind: str, wanted: Any, ids: npt.NDArray[Any]) -> Any:
-        """Return the key of the row with a name."""
-        names = self.names(kind)
-        texts = pd.Series([] if names is None else list(names.values()), dtype=object).astype(str)
-        for one, other in ((texts, str(wanted)), (texts.str.casefold(), str(wanted).casefold())):
-            if (at := np.flatnonzero(one == other)).size == 1:
-                assert names is not None
-                return list(names)[int(at[0])]
-        examples = shortened((names or dict.fromkeys(ids[:3].tolist())).values() if names else ids[:3], 3)
-        what = "key or name" if names else "key"
-        message = f"{kind} has no row with the {what} {str(wanted)!r}; there are {examples}"
-        raise InputError(message, code="unknown-node")
+    def _named(self, node_type: str, wanted: str) -> int:
+        """Return the position of the row with a name."""
+        rows = self.rows(node_type)
+        names = rows["name"].fillna("").tolist()
+        found = find_name(wanted, names)
+        if len(found) == 1:
+            return int(found[0])
+        if len(found):
+            message = f"{len(found)} rows of {node_type} are called {wanted!r}: choose one of the keys "
+            raise InputError(message + shortened(rows["node"].iloc[found], 8), code="name-ambiguous")
+        some = [one for one in names if one] or rows["node"].tolist()
+        near = get_close_matches(wanted, some, 1, cutoff=0.6)
+        message = f"{node_type} has no row with the key or name {wanted!r}; there are {shortened(some, 3)}"
+        raise InputError(message + (f"; did you mean {near[0]!r}?" if near else ""), code="unknown-node")
 
-    def names(self, type: str) -> dict[Any, str] | None:
-        """Return the name of each row by its key, of a table with a key and a column of unique names."""
-        kind = self.type_of(type)
-        if kind not in self._names:
-            self._names[kind] = self._read_names(kind)
-        return self._names[kind]
-
-    def _read_names(self, kind: str) -> dict[Any, str] | None:
-        table = self.schema.tables.get(kind)
-        if table is None or not table.key:
-            return None
-        try:
-            profile = Profile(kind, self.source.frame(kind).reset_index(drop=True))
-        except InputError:  # the tables have moved; keys still work
-            return None
-        others = [one for one in profile.names if one not in table.key]
-        column = next((one for one in others if _is_name(one, kind) and _mostly_unique(profile, one)), None)
-        if column is None:
-            return None
-        keys = [profile.texts(one).astype(str) for one in table.key]
-        ids = np.array(["/".join(one) for one in zip(*keys, strict=True)], dtype=object)
-        known = self.model(kind).graph_.node_ids
-        rows = find_ids(ids, known)
-        texts = profile.texts(column)
-        return {
-            known[row]: str(texts.iloc[at])
-            for at, row in enumerate(rows.tolist())
-            if row >= 0 and texts.iloc[at] is not None
-        }
-
-    def with_names(self, type: str, table: pd.DataFrame) -> pd.DataFrame:
+    def with_names(self, node_type: str, table: pd.DataFrame) -> pd.DataFrame:
         """Return a table of answers with the names of its nodes beside their keys."""
-        names = self.names(type)
-        if names is None:
+        rows = self.rows(node_type)
+        names = dict(zip(rows["node"], rows["name"].fillna(""), strict=True))
+        if not any(names.values()):
             return table
         found = table.copy()
         for column, title in (("similar", "similar_name"), ("node", "name")):
             if column in found:
-                place = int(found.columns.get_loc(column)) + 1  # type: ignore[arg-type]
-                found.insert(place, title, [names.get(one, "") for one in found[column]])
+                texts = [names.get(str(one), "") for one in found[column]]
+                found.insert(list(found).index(column) + 1, title, texts)
         return found
 
 
@@ -412,143 +484,13 @@ def fit_and_save(model: H3GNN, graph: Graph, folder: Path | None) -> H3GNN:
     return model
 
 
-def labels_of(graph: Any) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
-    """Return the classes of a graph, -1 where unknown, and their names; or numbers, NaN, and no names."""
-    if graph.targets is not None:
-        return graph.targets.numpy(), ()
-    if graph.labels is None:
-        raise InputError("this model was not fitted to predict a column", code="no-labels")
-    return graph.labels.numpy(), graph.class_names
-
-
-class Target:
-    """What is predicted: a column of a table, or a condition on its values.
-
-    Attributes:
-        type, column: the table and its column.
-        sign, value: of a condition, such as ">" and "0", or "=" and "B,D"; "" without one.
-    """
-
-    def __init__(self, type: str, column: str, sign: str = "", value: str = "") -> None:
-        self.type, self.column, self.sign, self.value = type, column, sign, value
-
-    @classmethod
-    def parse(cls, text: str, schema: Schema) -> Target:
-        """Read `loan.status`, `loan.status=B,D` or `result.points>0`."""
-        condition = TARGET.fullmatch(text)
-        name, sign, value = (text, "", "") if condition is None else condition.groups()
-        column = Column.parse(name, schema.tables)
-        return cls(column.table, column.name, sign, value)
-
-    @property
-    def title(self) -> str:
-        """The column, with the condition."""
-        return f"{self.column}{self.sign}{self.value}"
-
-    def labels(self, graph: Any) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
-        """Return the labels of a graph's nodes, or the classes yes and no of a condition."""
-        labels, names = labels_of(graph)
-        if not self.sign:
-            return labels, names
-        known = labels >= 0 if names else ~np.isnan(labels)
-        if self.sign == "=" and names:
-            wanted = [one.strip() for one in self.value.split(",")]
-            if unknown := [one for one in wanted if one not in names]:
-                message = f"{self.column} has no value {unknown[0]!r}; it has {shortened(names, 12)}"
-                raise InputError(message, code="class-unknown")
-            met = np.isin(labels, [names.index(one) for one in wanted])
-        else:
-            met = _compared(self._numbers(labels, names), self.sign, self._number())
-        return np.where(known, met.astype(np.int64), -1), (f"not {self.title}", self.title)
-
-    def _number(self) -> float:
-        try:
-            return float(self.value)
-        except ValueError:
-            message = f"{self.title}: {self.value!r} is not a number"
-            raise InputError(message, code="value-invalid") from None
-
-    def _numbers(self, labels: npt.NDArray[Any], names: tuple[str, ...]) -> npt.NDArray[np.float64]:
-        try:
-            return labels if not names else np.array([*map(float, names), np.nan])[labels]
-        except ValueError:
-            message = f"{self.title}: the values of {self.column} are words ({shortened(names, 4)}); write ="
-            raise InputError(message, code="value-invalid") from None
-
-
-def _compared(numbers: npt.NDArray[np.float64], sign: str, value: float) -> npt.NDArray[np.bool_]:
-    found = {
-        "=": np.equal,
-        "<": np.less,
-        ">": np.greater,
-        "<=": np.less_equal,
-        ">=": np.greater_equal,
-    }[sign](numbers, value)
-    return np.asarray(found)
-
-
-class _Read(Source):
-    """A source whose tables are read once."""
-
-    def __init__(self, source: Source) -> None:
-        super().__init__(source.name, source.tables)
-        self._source, self.declared, self.notes = source, source.declared, source.notes
-        self._frames: dict[str, pd.DataFrame] = {}
-        self._digests: dict[str, dict[str, Any]] = {}
-
-    def frame(self, table: str) -> pd.DataFrame:
-        """Return the rows of a table."""
-        if table not in self._frames:
-            self._frames[table] = self._source.frame(table)
-        return self._frames[table]
-
-    def digest(self, table: str) -> dict[str, Any]:
-        """Return the number of rows of a table, and a hash of its cells."""
-        if table not in self._digests:
-            frame, found = self.frame(table), hashlib.sha256()
-            for name in frame.columns:
-                texts = frame[name].astype(str).to_numpy(dtype=object)
-                found.update(f"{name}\0".encode())
-                found.update(pd.util.hash_array(texts).tobytes())
-            self._digests[table] = {"rows": len(frame), "sha256": found.hexdigest()}
-        return self._digests[table]
-
-
-def _open(source: Any) -> tuple[str | None, Schema | None, Source]:
-    """Return where a source is, the schema if it is a schema file, and the opened source."""
-    schema = None
-    if isinstance(source, str | Path) and Path(source).suffix.lower() == ".toml":
-        schema, source = read_schema(Path(source))
-    opened = open_source(source)
-    if not isinstance(source, str | Path):
-        return None, schema, opened
-    is_url = "://" in str(source)
-    return opened.name if is_url else os.path.abspath(source), schema, opened
-
-
 def _plain_settings(model: H3GNN) -> dict[str, Any]:
     return {name: as_plain(value) for name, value in model.get_settings().items()}
 
 
 def _difference(known: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
-    name = next(one for one, value in asked.items() if known.get(one) != value)
-    return f"{name} ({known.get(name)!r}, not {asked[name]!r})"
-
-
-def _title(fitted: FittedType) -> str:
-    return fitted.type if fitted.label is None else f"{fitted.type}.{fitted.label}"
-
-
-def _has_id(wanted: Any, ids: npt.NDArray[Any]) -> bool:
-    return bool(find_ids(np.array([wanted], dtype=object if isinstance(wanted, str) else None), ids)[0] >= 0)
-
-
-def _is_name(column: str, table: str) -> bool:
-    """Whether a column is called like the name of a row: `name`, `Title`, `artist_name`."""
-    words = re.sub(r"[^a-z]", "", column.lower())
-    return words in NAMES or words in {f"{table.lower()}{one}" for one in NAMES}
-
-
-def _mostly_unique(profile: Profile, column: str) -> bool:
-    texts = profile.texts(column).dropna()
-    return bool(len(texts) and texts.nunique() == len(texts))
+    """Return the first setting that differs, with both values; "" for none."""
+    for name, value in asked.items():
+        if name not in NOT_COMPARED and known.get(name) != value:
+            return f"{name} ({known.get(name)!r}, not {value!r})"
+    return ""

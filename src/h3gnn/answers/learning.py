@@ -7,6 +7,7 @@ Pools of the heads of the first parts measure what each part contributes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -196,10 +197,24 @@ class NodeModel:
             )
             for at in range(repeats)
         ]
-        held = [np.concatenate([one.single[at] for one in self.repeats], axis=1) for at in range(len(heads))]
-        self.pool = Pool.fit(held, target.of(np.tile(np.arange(len(chosen)), repeats)))
+        self.single = [one.single for one in self.repeats]
+        self._choose()
+
+    def _choose(self) -> None:
+        """Choose the pool of the candidates by held-out predictions, and fit it to all labelled nodes."""
+        held = [np.concatenate(of_head, axis=1) for of_head in zip(*self.single, strict=True)]
+        nodes = np.tile(np.arange(len(self.chosen)), len(self.repeats))
+        self.pool = Pool.fit(held, self.target.of(nodes))
         self.used = [at for at, weight in enumerate(self.pool.weights) if weight > NEGLIGIBLE]
         self.predict = self.refitted(None)
+
+    def of_heads(self, heads: Sequence[int]) -> NodeModel:
+        """Return the model with some of the candidates, chosen and fitted anew."""
+        found = copy(self)
+        found.candidates = [self.candidates[at] for at in heads]
+        found.single = [[one[at] for at in heads] for one in self.single]
+        found._choose()
+        return found
 
     def __call__(self, blocks: Iterable[Rows]) -> Floats:
         """Return log-probabilities `[nodes, classes]` or numbers `[nodes, 1]`."""
@@ -225,7 +240,7 @@ class NodeModel:
 
     def held_out(self) -> Floats:
         """Return predictions of the labelled nodes from heads that did not see them."""
-        return self.pool(self.pool.select(self.repeats[0].single))
+        return self.pool(self.pool.select(self.single[0]))
 
     def folds(self, repeat: int, heads: Sequence[int] | None = None) -> Iterator[Fold]:
         """Yield nested predictions, for which every choice is made without the fold."""

@@ -150,7 +150,7 @@ class Predictions:
     weights: dict[str, float]  # of the heads
     importance: tuple[tuple[str, float, float], ...]  # of columns: name, mean, standard error
     notes: tuple[str, ...]  # warnings about the labels
-    labelled: int  # number of labelled nodes
+    labelled: int  # number of labelled nodes that heads learn from
     names: tuple[str, ...]  # of the classes; none for numbers
 
     @property
@@ -177,6 +177,7 @@ class Predictions:
                 "folds": self.scores.folds,
                 "majority_share": self.scores.majority,
                 "positive_class": None if positive is None else self.names[positive],
+                **({} if self.scores.tested is None else {"tested": self.scores.tested}),
             },
             "main_measure": self.scores.main,
             "contributions": [asdict(one) for one in self.scores.contributions],
@@ -200,6 +201,7 @@ def predict_nodes(
     head: str = "auto",
     *,
     extension: Extension | None = None,
+    test: npt.NDArray[np.bool_] | None = None,
     labelled_too: bool = False,
     label_name: str | None = None,
     allow_leaks: bool = False,
@@ -212,25 +214,32 @@ def predict_nodes(
     Nodes of a type of which no node is labelled get no prediction, and are reported.
 
     Labels are classes, -1 where unknown, with their `names`, or numbers, NaN where unknown, without names.
-    With `labelled_too`, labelled nodes are predicted, too, by models that did not see them. Features that
-    contain the label, which `label_name` names, are an error unless allowed (`allow_leaks`). `progress` is
-    called with the completed share.
+    With `labelled_too`, labelled nodes are predicted, too, by models that did not see them. The nodes in
+    `test` are predicted and scored, and nothing learns from their labels. Features that contain the label,
+    which `label_name` names, are an error unless allowed (`allow_leaks`). `progress` is called with the
+    completed share.
     """
     known, rule = (labels >= 0 if names else ~np.isnan(labels)), rule or Rule()
+    if test is not None and labelled_too:
+        message = "--test-from scores the labelled rows of a date or later: omit --all"
+        raise InputError(message, code="test-and-all")
     if not allow_leaks:
         classes = labels if names else LeakTarget.of_numbers(label_name, labels).classes
         check_leaks(graph, classes, label_name)
     check_ids(graph.node_ids if extension is None else extension.node_ids)
-    notes = check_labels(labels, names)
+    learned = known if test is None else known & ~test
+    notes = check_labels(labels[learned], names)
     can, repairs = may_have_label(graph, known)
     notes = (*notes, *(one.message for one in repairs))
-    chosen, unlabelled = np.flatnonzero(known), np.flatnonzero(~known & can)
-    values = labels[chosen]
+    chosen, unlabelled = np.flatnonzero(learned), np.flatnonzero(~known & can)
     if names:
-        present, values = np.unique(values, return_inverse=True)
+        present = np.unique(labels[chosen])
         names = tuple(names[one] for one in present)
+        labels = np.where(np.isin(labels, present), np.searchsorted(present, labels), -1)
+    tested, more = _tested(labels, known, test, bool(names))
+    notes, values = (*notes, *more), labels[chosen]
     rule.check(len(names))
-    if extension is None and not unlabelled.size and not labelled_too:
+    if extension is None and not unlabelled.size and not labelled_too and tested is None:
         raise InputError(
             "every node has a label, so there is nothing to predict: give --labels FILE with some of them, "
             "new nodes, or --all to predict labelled nodes too",
@@ -246,7 +255,7 @@ def predict_nodes(
         seed=seed,
         progress=lambda share: progress(0.7 * share),
     )
-    scores = score(predictor.model, predictor.problem, seed)
+    scores = score(predictor.model, predictor.problem, seed, tested)
     progress(0.8)
     parts: list[pd.DataFrame] = []
     if extension is not None:
@@ -255,17 +264,33 @@ def predict_nodes(
         parts.append(_table(extension.node_ids[new], decision, names))
     elif unlabelled.size:
         parts.append(_table(graph.node_ids[unlabelled], predictor(unlabelled), names))
-    if labelled_too:
-        own = _table(graph.node_ids[predictor.chosen], scores.held_out, names)
-        given = predictor.problem.truth
+    if labelled_too or tested is not None:
+        nodes, given = (predictor.chosen, predictor.problem.truth) if tested is None else tested
+        own = _table(graph.node_ids[nodes], scores.held_out, names)
         own["label"] = np.array(names, dtype=object)[given] if names else given
-        parts.append(own.iloc[np.argsort(predictor.by_order)])
+        parts.append(own.iloc[np.argsort(nodes)])
     table = pd.concat(parts, ignore_index=True)
     progress(0.9)
     important = importance(predictor.model, predictor.chosen, seed) if measure_importance else []
     progress(1.0)
     weights = predictor.model.weights()
     return Predictions(table, scores, predictor.how(), weights, tuple(important), notes, len(chosen), names)
+
+
+def _tested(
+    labels: npt.NDArray[Any], known: npt.NDArray[np.bool_], test: npt.NDArray[np.bool_] | None, classes: bool
+) -> tuple[tuple[Integers, npt.NDArray[Any]] | None, tuple[str, ...]]:
+    """Return the nodes to score and their labels, and a note on those whose class no other node has."""
+    if test is None:
+        return None, ()
+    strange = test & known & (labels < 0) if classes else np.zeros(len(labels), bool)
+    nodes = np.flatnonzero(test & known & ~strange)
+    if not nodes.size:
+        message = "no row to score has a class that an earlier row has: choose a later date (--test-from)"
+        raise InputError(message, code="nothing-to-score")
+    count = int(strange.sum())
+    note = f"{count:,} rows are not scored, since no earlier row has their class"
+    return (nodes, labels[nodes]), (note,) * bool(count)
 
 
 def _table(ids: npt.NDArray[Any], decision: Any, names: tuple[str, ...]) -> pd.DataFrame:

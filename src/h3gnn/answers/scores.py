@@ -1,12 +1,13 @@
 """Held-out scores of predictions: measures with standard errors, what each part contributes, importance.
 
-Every choice (penalties, weights of the pool, thresholds, cuts, intervals) is made without the scored fold.
+Every choice (penalties, weights of the pool, thresholds, cuts, intervals) is made without the scored nodes:
+those of a fold, or, if labelled nodes are split by time, the later ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,12 @@ class Problem:
     classes: int  # 0 for numbers
     rule: Rule
     scale: NumberScale = field(default_factory=NumberScale)
+    of_test: npt.NDArray[Any] | None = None  # the truth about other nodes, which are scored
+
+    @property
+    def scored(self) -> npt.NDArray[Any]:
+        """The truth about the scored nodes."""
+        return self.truth if self.of_test is None else self.of_test
 
     @property
     def positive(self) -> int | None:
@@ -64,7 +71,7 @@ class Problem:
         if not self.classes or measure == "log_loss":
             return 0.0
         of_positive = measure in ("average_precision", "roc_auc", "precision", "recall")
-        nodes = (self.truth == self.positive).sum() if of_positive else len(self.truth)
+        nodes = (self.scored == self.positive).sum() if of_positive else len(self.scored)
         return float(1 / (nodes + 2))
 
     def decider(self, predicted: Floats, nodes: Integers | slice) -> ClassDecider | NumberDecider:
@@ -74,10 +81,10 @@ class Problem:
         return NumberDecider.fit(predicted, self.scale(self.truth[nodes]), self.rule, self.scale)
 
     def measures(self, decision: Any, nodes: Integers | slice = slice(None)) -> Measures:
-        """Return the measures of decisions about some labelled nodes."""
+        """Return the measures of decisions about some of the scored nodes."""
         if self.classes:
-            return class_measures(decision, self.truth[nodes], self.positive)
-        return interval_measures(decision, self.truth[nodes])
+            return class_measures(decision, self.scored[nodes], self.positive)
+        return interval_measures(decision, self.scored[nodes])
 
 
 @dataclass(frozen=True)
@@ -102,7 +109,8 @@ class Scores:
         positive: the rarer of two classes; None for others.
         main: the measure of the contributions.
         contributions: of the parts, if the choice is among all heads.
-        held_out: predictions for the labelled nodes by models that did not see them.
+        held_out: predictions for the scored nodes by models that did not see them.
+        tested: the number of scored nodes, if they are others than those that heads learn from; else None.
     """
 
     mean: Measures
@@ -113,12 +121,24 @@ class Scores:
     main: str
     contributions: tuple[Contribution, ...]
     held_out: Any = field(repr=False)
+    tested: int | None = None
 
 
-def score(model: NodeModel, problem: Problem, seed: int = 0) -> Scores:
-    """Score the whole procedure by nested cross-validation."""
-    every = _decisions(model, problem)
-    size, main = len(problem.truth), problem.main
+def score(
+    model: NodeModel,
+    problem: Problem,
+    seed: int = 0,
+    test: tuple[Integers, npt.NDArray[Any]] | None = None,
+) -> Scores:
+    """Score the whole procedure by nested cross-validation, or on other nodes, given with their truth."""
+    if test is not None:
+        problem = replace(problem, of_test=test[1])
+
+    def decisions(heads: Sequence[int] | None = None) -> list[Any]:
+        return _decisions(model, problem, heads) if test is None else _on_test(model, problem, test[0], heads)
+
+    every = decisions()
+    size, main = len(problem.scored), problem.main
     draws = _resamples(size, seed)
     mean = _mean([problem.measures(one) for one in every])
     resampled = [_mean([problem.measures(_take(one, draw), draw) for one in every]) for draw in draws]
@@ -126,11 +146,11 @@ def score(model: NodeModel, problem: Problem, seed: int = 0) -> Scores:
     error = {name: max(problem.least_error(name), float(np.std(found))) for name, found in spread.items()}
     if problem.classes:
         mean["calibration_error"] = float(
-            np.mean([calibration_error(one.probabilities, problem.truth) for one in every])
+            np.mean([calibration_error(one.probabilities, problem.scored) for one in every])
         )
     contributions, before = list[Contribution](), None
     for part in model.parts() if model.head == "auto" else []:
-        own = every if part == model.parts()[-1] else _decisions(model, problem, model.up_to(part))
+        own = every if part == model.parts()[-1] else decisions(model.up_to(part))
         drawn = resampled  # of all heads; fewer heads are scored anew
         if own is not every:
             drawn = [_mean([problem.measures(_take(one, at), at) for one in own]) for at in draws]
@@ -140,9 +160,18 @@ def score(model: NodeModel, problem: Problem, seed: int = 0) -> Scores:
         spread_of = max(problem.least_error(main), float(np.nanstd(found)))
         contributions.append(Contribution(model.part_title(part), value, spread_of, *gain))
         before = value, found
-    majority = float(np.bincount(problem.truth).max() / size) if problem.classes else None
+    majority = float(np.bincount(problem.scored).max() / size) if problem.classes else None
     folds = sum(len(one.folds) for one in model.repeats)
-    return Scores(mean, error, majority, folds, problem.positive, main, tuple(contributions), every[0])
+    tested = None if test is None else size
+    return Scores(
+        mean, error, majority, folds, problem.positive, main, tuple(contributions), every[0], tested
+    )
+
+
+def _on_test(model: NodeModel, problem: Problem, nodes: Integers, heads: Sequence[int] | None) -> list[Any]:
+    """Return the decisions about other nodes by the pool of some heads, chosen and fitted without these."""
+    used = model if heads is None else model.of_heads(heads)
+    return [problem.decider(used.held_out(), slice(None))(used(used.inputs.blocks(nodes)))]
 
 
 def _decisions(model: NodeModel, problem: Problem, heads: Sequence[int] | None = None) -> list[Any]:

@@ -9,12 +9,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from h3gnn.errors import InputError, ModelFolderError
 from h3gnn.settings import STORED, canonical
 from h3gnn.storage import schema
-from h3gnn.storage.atomic import check_header, header, write_atomically
+from h3gnn.storage.atomic import atomic_file, check_header, header, write_atomically
 from h3gnn.storage.models import DESCRIPTION as MODEL_FILE
 from h3gnn.storage.schema import DictOf, Integer, ListOf, Maybe, Number, OneOf, Record, Text
+from h3gnn.tables.files import reading
 from h3gnn.tables.schema import Link, Question, Schema, TableSchema
 
 FORMAT, FORMAT_VERSION = "h3gnn-database", 1
@@ -52,13 +55,18 @@ DATABASE = Record(
 
 @dataclass(frozen=True)
 class FittedType:
-    """A model of a database: its type, the column that is no feature since it is predicted, and its folder."""
+    """A model of a database: its type, the column that it predicts, which is no feature, and its folder."""
 
     type: str
     label: str | None
     folder: str
     label_time: str | None = None
     task: str = "auto"
+
+    @property
+    def title(self) -> str:
+        """The type, with the column."""
+        return self.type if self.label is None else f"{self.type}.{self.label}"
 
 
 @dataclass(frozen=True)
@@ -108,6 +116,26 @@ def folder_of(kind: str, label: str | None) -> str:
     name = kind if label is None else f"{kind}.{label}"
     safe = re.sub(r'[\x00-\x1f%/\\:*?"<>|]|^\.|\.$', lambda one: f"%{ord(one[0]):02X}", name)
     return safe if safe != DESCRIPTION else safe.replace(".", "%2E")
+
+
+def write_rows(folder: Path, kind: str, rows: pd.DataFrame) -> None:
+    """Write names and times of the rows of a type: columns `node`, `name` and `time`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_file(folder, _rows_file(kind), lambda: _rows_file(kind)) as file:
+        rows.to_parquet(file, index=False)
+
+
+def read_rows(folder: Path, kind: str) -> pd.DataFrame | None:
+    """Return names and times of the rows of a type; None if they are not there."""
+    path = folder / _rows_file(kind)
+    if not path.is_file():
+        return None
+    with reading(path, "a table"):
+        return pd.read_parquet(path)
+
+
+def _rows_file(kind: str) -> str:
+    return f"{folder_of(kind, None)}.rows.parquet"
 
 
 def write_database(folder: Path, stored: StoredDatabase) -> None:

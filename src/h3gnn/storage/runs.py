@@ -242,7 +242,8 @@ _SCORES = Record(
         "folds": Integer(1),
         "majority_share": Maybe(_ANY),
         "positive_class": Maybe(Text()),
-    }
+    },
+    {"tested": Integer(1)},
 )
 _PART = Record({"part": Text(), "score": _ANY, "error": _ANY, "gain": Maybe(_ANY), "gain_error": Maybe(_ANY)})
 _COLUMN = Record({"column": Text(), "mean": _ANY, "standard_error": _ANY})

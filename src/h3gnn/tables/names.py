@@ -1,0 +1,79 @@
+"""Names of rows: the texts by which people know what a key stands for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from h3gnn.tables.schema import Profile, Schema
+from h3gnn.tables.sources import Source
+
+NAMES = ("name", "title", "label", "username")
+PARTS = (("forename", "surname"), ("firstname", "lastname"), ("givenname", "familyname"))
+
+
+def name_columns(table: str, columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of a table that name its rows, such as name, forename and surname, or film_title."""
+    words = {re.sub(r"[^a-z]", "", one.lower()): one for one in reversed(columns)}
+    stem = re.sub(r"[^a-z]", "", table.lower()).removesuffix("s")
+    alternatives = [("name",), *PARTS, *((f"{stem}{one}",) for one in NAMES), *((one,) for one in NAMES)]
+    for parts in alternatives:
+        if all(one in words for one in parts):
+            return tuple(words[one] for one in parts)
+    others = [one for word, one in words.items() if word.endswith("name")]
+    return tuple(others[-1:])
+
+
+def row_names(source: Source, schema: Schema, node_type: str) -> dict[str, str]:
+    """Return the name of each node of a type by its id as text; of a table, it needs a key.
+
+    The values of a column such as `bank_id` are named by the column `bank`, or `bank_name`.
+    """
+    table = schema.tables.get(node_type)
+    if table is None:
+        return _value_names(source, schema, node_type)
+    columns = list(map(str, source.frame(node_type).columns))
+    named = name_columns(node_type, [one for one in columns if one not in table.key])
+    if not table.key or not named:
+        return {}
+    profile = Profile(node_type, source.frame(node_type).reset_index(drop=True))
+    parts = [profile.texts(one) for one in table.key]
+    keys = _joined(parts if len(parts) == 1 else [one.str.replace("/", "%2F") for one in parts], "/")
+    return _without_empty(dict(zip(keys, _joined([profile.texts(one) for one in named], " "), strict=True)))
+
+
+def _value_names(source: Source, schema: Schema, node_type: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, table in schema.tables.items():
+        for column in table.nodes.get(node_type, ()):
+            frame = source.frame(name).reset_index(drop=True)
+            stem = re.sub(r"[_ ]?(id|key|no|number)$", "", column, flags=re.IGNORECASE)
+            beside = [one for one in (stem, f"{stem}_name", f"{stem}Name") if one in frame.columns]
+            if not beside or beside[0] == column:
+                continue
+            profile = Profile(name, frame)
+            pairs = zip(profile.texts(column), profile.texts(beside[0]), strict=True)
+            found |= {key: text for key, text in pairs if key is not None and key not in found}
+    return _without_empty(found)
+
+
+def _joined(columns: Sequence[Any], between: str) -> list[str]:
+    texts = [["" if pd.isna(one) else str(one) for one in column] for column in columns]
+    return [between.join(filter(None, one)) for one in zip(*texts, strict=True)]
+
+
+def _without_empty(names: Mapping[Any, Any]) -> dict[str, str]:
+    return {str(key): str(name) for key, name in names.items() if isinstance(name, str) and name}
+
+
+def find_name(wanted: str, names: Sequence[str]) -> np.ndarray[Any, Any]:
+    """Return the positions of a name, by its case or, if that finds none, without it."""
+    texts = np.array(names, dtype=object)
+    found = np.flatnonzero(texts == wanted)
+    if not found.size:
+        found = np.flatnonzero([one.casefold() == wanted.casefold() for one in names])
+    return found

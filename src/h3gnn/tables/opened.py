@@ -1,0 +1,72 @@
+"""Opened tables: each is read once, and compared with what an earlier command read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from h3gnn.errors import InputError
+from h3gnn.tables.schema import Schema, read_schema
+from h3gnn.tables.sources import Source, open_source
+
+
+class OpenedTables(Source):
+    """A source whose tables are read once.
+
+    Attributes:
+        place: where it is, an absolute path or a URL without password; None for data frames.
+        given: the schema, if the source is a schema file.
+    """
+
+    def __init__(self, source: Source, place: str | None, given: Schema | None) -> None:
+        super().__init__(source.name, source.tables)
+        self._source, self.declared, self.notes = source, source.declared, source.notes
+        self.place, self.given = place, given
+        self._frames: dict[str, pd.DataFrame] = {}
+        self._digests: dict[str, dict[str, Any]] = {}
+
+    @classmethod
+    def open(cls, source: Any) -> OpenedTables:
+        """Open a source or a schema file."""
+        given = None
+        if isinstance(source, str | Path) and Path(source).suffix.lower() == ".toml":
+            given, source = read_schema(Path(source))
+        opened = open_source(source)
+        if not isinstance(source, str | Path):
+            return cls(opened, None, given)
+        return cls(opened, opened.name if "://" in str(source) else str(Path(source).absolute()), given)
+
+    def frame(self, table: str) -> pd.DataFrame:
+        """Return the rows of a table."""
+        if table not in self._frames:
+            self._frames[table] = self._source.frame(table)
+        return self._frames[table]
+
+    def digest(self, table: str) -> dict[str, Any]:
+        """Return the number of rows of a table, and a hash of its cells."""
+        if table not in self._digests:
+            frame, found = self.frame(table), hashlib.sha256()
+            for name in frame.columns:
+                texts = frame[name].astype(str).to_numpy(dtype=object)
+                found.update(f"{name}\0".encode())
+                found.update(pd.util.hash_array(texts).tobytes())
+            self._digests[table] = {"rows": len(frame), "sha256": found.hexdigest()}
+        return self._digests[table]
+
+    def check_same(self, known: Mapping[str, Mapping[str, Any]], where: str) -> None:
+        """Raise an error if the tables differ from those that `where` was fitted on, by their digests."""
+        remedy = "choose another folder, or give these rows to predictions with --new-tables"
+        for name, before in known.items():
+            if name not in self.tables:
+                message = f"{self.name} has no table {name!r}, which {where} was fitted on"
+                raise InputError(f"{message}: choose another folder", code="tables-differ")
+            if self.digest(name) != before:
+                message = (
+                    f"{self.name}: the table {name!r} ({self.digest(name)['rows']:,} rows) differs from "
+                )
+                message += f"the one ({before['rows']:,} rows) that {where} was fitted on: {remedy}"
+                raise InputError(message, code="tables-differ")
