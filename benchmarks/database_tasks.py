@@ -8,16 +8,20 @@ the start of the validation dates, and forwards from it and from the start of th
 - top3, 30 days: the best qualifying position of the window is at most 3.
 - position, 60 days: the mean of positionOrder over the window.
 
-Rows of the other tables after the start of the test dates are left out altogether, also for later cut-offs, and
-the features of a cut-off are computed from earlier rows. `f1-…-relbench` learns from the cut-offs before 2005
-and is tested on those from 2010 on; `f1-…` learns from all cut-offs before its test dates, which start in
-five different years.
+Rows of the other tables after the start of the test dates are left out altogether, also for later cut-offs,
+and the features of a cut-off are computed from earlier rows. `f1-…-relbench` learns from the cut-offs before
+2005 and is tested on those from 2010 on; `f1-…` learns from all cut-offs before its test dates, which start
+in five different years.
+
+There are two parts. Methods are chosen on "val": rows held out of the training rows, or of Formula 1, dates
+before 2010, when the earliest test dates start. "test" is for the final scores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +30,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from h3gnn.tables.propose import infer_schema
-from h3gnn.tables.schema import Link, Schema, TableSchema
+from h3gnn.tables.schema import Link, Schema, TableSchema, accept_questions
 from h3gnn.tables.sources import open_source
 
 Integers = npt.NDArray[np.int64]
@@ -36,8 +40,8 @@ DRAWS, TRAINING = 10, 0.7
 """Random draws of labelled rows, and the share of them."""
 CUTOFFS = 40
 """Cut-off dates of the validation and of the test rows, at most."""
-TEST_YEARS = (2010, 2007, 2013, 2016, 2019)
-"""Years with which the test dates of the draws of Formula 1 start; validation dates start five years before."""
+FIRST_YEARS = {"test": (2010, 2013, 2016, 2019, 2021), "val": (2005, 2002, 1999, 2007, 1997)}
+"""Years with which the scored dates of the draws of Formula 1 start."""
 LEAST_OF_CLASS = 10
 """Rarer genres are one class."""
 
@@ -81,69 +85,71 @@ class Task:
 
     Attributes:
         title, measure: for tables; the measure is "AUC", "balanced accuracy" or "MAE".
-        make: returns the problem of a draw, from the folder of the raw data.
+        make: returns the problem of a draw, from the folder of the raw data; the part is "val" or "test".
         draws: how many there are.
     """
 
     title: str
     measure: str
-    make: Callable[[Path, int], Problem]
+    make: Callable[[Path, int, str], Problem]
     draws: int = field(default=DRAWS)
 
 
 def opened(path: Path) -> tuple[Frames, Schema]:
-    """Return the tables of a source and their inferred schema."""
+    """Return the tables of a source and their inferred schema, all questions answered with yes."""
     source = open_source(path)
-    schema = infer_schema(source)
+    schema = accept_questions(infer_schema(source), "all")
     return {name: source.frame(name) for name in source.tables}, schema
 
 
-def drawn(labels: pd.Series[Any], draw: int, *, spread: bool) -> tuple[Integers, Integers]:
-    """Return random training and test rows; `spread` draws the same share of each class."""
-    order = np.random.default_rng(draw).permutation(len(labels))
-    known = order[labels.notna().to_numpy()[order]]
-    if spread:
-        codes = pd.factorize(labels)[0][known]
-        known = known[np.argsort(codes, kind="stable")]
-        train = np.floor((np.arange(len(known)) + 1) * TRAINING) > np.floor(np.arange(len(known)) * TRAINING)
-    else:
-        train = np.arange(len(known)) < round(TRAINING * len(known))
-    return np.sort(known[train]), np.sort(known[~train])
+def drawn(labels: pd.Series[Any], draw: int, part: str, *, spread: bool = True) -> tuple[Integers, Integers]:
+    """Return random training and scored rows; `spread` draws the same share of each class."""
+    rng, known = np.random.default_rng(draw), np.flatnonzero(labels.notna())
+    for _ in range(1 if part == "test" else 2):  # the scored rows of "val" are drawn from the training rows
+        order = rng.permutation(known)
+        if spread:
+            codes = pd.factorize(labels)[0][order]
+            order = order[np.argsort(codes, kind="stable")]
+            places = np.floor(np.arange(len(order) + 1) * TRAINING)
+            chosen = places[1:] > places[:-1]
+        else:
+            chosen = np.arange(len(order)) < round(TRAINING * len(order))
+        known, scored = np.sort(order[chosen]), np.sort(order[~chosen])
+    return known, scored
 
 
-def berka(data: Path, draw: int, *, classes: int) -> Problem:
+def berka(data: Path, draw: int, part: str, *, classes: int) -> Problem:
     """Return bad loans, status B or D: as two classes, or as the four of the table."""
     frames, schema = opened(data / "berka_bank")
-    status = frames["loan"]["status"]
-    positive = ("B", "D")
+    status, bad = frames["loan"]["status"], ("B", "D")
     if classes == 2:
-        frames["loan"] = frames["loan"].assign(status=np.where(status.isin(positive), "bad", "good"))
-        positive = ("bad",)
-    return Problem(frames, schema, "loan.status", "row", *drawn(status, draw, spread=True), positive)
+        frames["loan"] = frames["loan"].assign(status=np.where(status.isin(bad), "bad", "good"))
+    positive = ("bad",) if classes == 2 else bad
+    return Problem(frames, schema, "loan.status", "row", *drawn(status, draw, part), positive)
 
 
-def bitcoin(data: Path, draw: int) -> Problem:
+def bitcoin(data: Path, draw: int, part: str) -> Problem:
     """Return fraudulent users, from who rates whom, how and when."""
-    frames, schema = opened(data / "bitcoin_otc")
-    truth, ratings = (schema.tables[one] for one in ("otc_gt", "soc-sign-bitcoinotc"))
-    users = {"user": ("FROM_NODE", "TO_NODE")}
+    source = open_source(data / "bitcoin_otc")
+    frames = {"rating": source.frame("soc-sign-bitcoinotc"), "truth": source.frame("otc_gt")}
+    frames["truth"].columns = ["user", "class"]
     tables = {
-        ratings.name: replace(ratings, nodes=users),
-        truth.name: replace(truth, key=(), nodes={"user": ("column 1",)}),
+        "rating": TableSchema("rating", time="TIME_SINCE_EPOCH", nodes={"user": ("FROM_NODE", "TO_NODE")}),
+        "truth": TableSchema("truth", nodes={"user": ("user",)}),
     }
-    split = drawn(frames["otc_gt"]["column 2"], draw, spread=True)
-    return Problem(frames, Schema(tables), "otc_gt.column 2", None, *split, ("-1",))
+    split = drawn(frames["truth"]["class"], draw, part)
+    return Problem(frames, Schema(tables), "truth.class", None, *split, ("-1",))
 
 
-def northwind(data: Path, draw: int) -> Problem:
+def northwind(data: Path, draw: int, part: str) -> Problem:
     """Return the freight of orders, from their lines and all other rows."""
     frames, schema = opened(data / "northwind")
-    split = drawn(frames["orders"]["freight"], draw, spread=False)
+    split = drawn(frames["orders"]["freight"], draw, part, spread=False)
     return Problem(frames, schema, "orders.freight", "now", *split)
 
 
-def chinook(data: Path, draw: int, source: Any = None) -> Problem:
-    """Return the most frequent genre of each invoice but a customer's first; the first of equal ones counts."""
+def chinook(data: Path, draw: int, part: str, source: Any = None) -> Problem:
+    """Return the most frequent genre of each invoice but a customer's first, of equal ones the first."""
     frames, schema = opened(source or data / "chinook" / "Chinook_Sqlite.sqlite")
     name = {one.lower().replace("_", ""): one for one in frames}
 
@@ -167,7 +173,7 @@ def chinook(data: Path, draw: int, source: Any = None) -> Problem:
     frames["next"] = labels.reset_index(drop=True)
     link = Link(("customerid",), name["customer"])
     schema = Schema({**schema.tables, "next": TableSchema("next", (), (link,), "invoicedate")})
-    split = drawn(frames["next"]["genre"], draw, spread=True)
+    split = drawn(frames["next"]["genre"], draw, part)
     return Problem(frames, schema, "next.genre", "row", *split)
 
 
@@ -199,7 +205,7 @@ class Window:
             pd.date_range(one, min(end, last - days), freq=days)
             for one, end in zip(starts, ends, strict=True)
         ]
-        return before.append(later)
+        return pd.DatetimeIndex(before.append(later))
 
 
 WINDOWS = {
@@ -209,11 +215,13 @@ WINDOWS = {
 }
 
 
-def formula1(data: Path, draw: int, kind: str, *, relbench: bool) -> Problem:
+def formula1(data: Path, draw: int, part: str, kind: str, *, relbench: bool) -> Problem:
     """Return drivers at cut-off dates, and what they do in the days after."""
     frames, schema = opened(data / "formula1")
-    window, test = WINDOWS[kind], TEST_YEARS[0 if relbench else draw]
-    dates = pd.to_datetime(frames["races"].set_index("raceId")["date"])
+    window, test = WINDOWS[kind], FIRST_YEARS[part][0 if relbench else draw]
+    dates: Any = pd.to_datetime(frames["races"].set_index("raceId")["date"])
+    if part == "val":
+        dates = dates[dates < pd.Timestamp(f"{FIRST_YEARS['test'][0]}-01-01")]
     rows = frames[window.table].assign(date=lambda one: one["raceId"].map(dates))
     for column in ("position", "positionOrder"):
         if column in rows:
@@ -243,16 +251,16 @@ def _f1(kind: str, measure: str) -> dict[str, Task]:
         f"f1-{kind}{suffix}": Task(
             f"Formula 1, {kind}{', as RelBench' if relbench else ''}",
             measure,
-            lambda data, draw, relbench=relbench: formula1(data, draw, kind, relbench=relbench),  # type: ignore[misc]
-            len(TEST_YEARS),
+            partial(formula1, kind=kind, relbench=relbench),
+            1 if relbench else len(FIRST_YEARS["test"]),
         )
         for suffix, relbench in (("", False), ("-relbench", True))
     }
 
 
 TASKS: dict[str, Task] = {
-    "berka": Task("Berka, bad loans", "AUC", lambda data, draw: berka(data, draw, classes=2)),
-    "berka-classes": Task("Berka, four classes", "AUC", lambda data, draw: berka(data, draw, classes=4)),
+    "berka": Task("Berka, bad loans", "AUC", partial(berka, classes=2)),
+    "berka-classes": Task("Berka, four classes", "AUC", partial(berka, classes=4)),
     "bitcoin": Task("Bitcoin-OTC, frauds", "AUC", bitcoin),
     "chinook": Task("Chinook, next genre", "balanced accuracy", chinook),
     "northwind": Task("Northwind, freight", "MAE", northwind),
