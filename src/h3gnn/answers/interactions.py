@@ -21,6 +21,8 @@ Flags = npt.NDArray[np.bool_]
 
 MOST_HOPS = 4
 """Hops from a row of the table to a user or an item."""
+COLUMNS = ("users", "items", "weight", "time", "baskets")
+"""What is known about each link."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +32,11 @@ class Interactions:
     Attributes:
         users, items: int64 `[links]`, positions from 0.
         user_ids, item_ids: of all users and items, also of those without links.
-        weight: strength of each link, or None; a link with the weight 0 is no choice, but known.
+        weight: strength of each link, or None; a link with the weight 0 is known, but no choice.
         time: int64 `[links]`, any unit, or None.
         baskets: int64 `[links]`, which links belong together, such as those of one order; by default those
             of one user.
-        rows: int64 `[links]`, the row of the table that holds the link.
-        same: users and items are the same nodes; nobody is recommended to itself.
+        user_type, item_type: names of the types; nobody is recommended to itself if they are the same.
         notes: what was decided or left out, in words.
     """
 
@@ -46,8 +47,8 @@ class Interactions:
     weight: npt.NDArray[Any] | None = None
     time: Integers | None = None
     baskets: Integers | None = None
-    rows: Integers | None = None
-    same: bool = False
+    user_type: str = "user"
+    item_type: str = "item"
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -59,7 +60,7 @@ class Interactions:
             if len(ends) and not 0 <= int(ends.min()) <= int(ends.max()) < len(ids):
                 message = f"{name} of the links must be in 0 to {len(ids) - 1}"
                 raise GraphError(message, code="edge-out-of-range")
-        for name in ("items", "weight", "time", "baskets", "rows"):
+        for name in COLUMNS:
             column = getattr(self, name)
             if column is not None and len(column) != len(self.users):
                 message = f"{name} must have one value per link: {len(self.users)}, not {len(column)}"
@@ -67,6 +68,9 @@ class Interactions:
         if self.weight is not None and not bool(np.all(np.isfinite(self.weight) & (self.weight >= 0))):
             message = "strengths of links must not be negative: say from which value on a link is a choice "
             raise GraphError(message + "(--at-least)", code="edge-weight-not-positive")
+        if not self.chosen.any():
+            message = f"no {self.user_type} has chosen any {self.item_type}: there are no links to learn from"
+            raise GraphError(message, code="no-edges")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -83,34 +87,50 @@ class Interactions:
         """One number for each pair of user and item, int64 `[links]`."""
         return np.asarray(self.users * len(self.item_ids) + self.items)
 
-    def part(self, kept: Flags) -> Interactions:
+    def part(self, kept: Flags | Integers) -> Interactions:
         """Return some of the links, among all users and items."""
-        names = ("users", "items", "weight", "time", "baskets", "rows")
-        columns = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: None if one is None else one[kept] for name, one in columns.items()})
+        columns: dict[str, Any] = {name: getattr(self, name) for name in COLUMNS}
+        part: dict[str, Any] = {name: one if one is None else one[kept] for name, one in columns.items()}
+        return replace(self, **part)
 
-    def in_order_of_ids(self) -> tuple[Interactions, Integers, Integers]:
-        """Return the links with users and items sorted by id, and their former positions."""
-        orders = [np.argsort(ids, kind="stable") for ids in (self.user_ids, self.item_ids)]
-        users, items = (np.argsort(order) for order in orders)
-        found = replace(
-            self,
-            users=users[self.users],
-            items=items[self.items],
-            user_ids=self.user_ids[orders[0]],
-            item_ids=self.item_ids[orders[1]],
-        )
-        return found, orders[0], orders[1]
+    def in_order(self) -> tuple[Interactions, Integers, Integers]:
+        """Return the links with users, items and links sorted, and former positions of users and items."""
+        first, second = (np.argsort(ids, kind="stable") for ids in (self.user_ids, self.item_ids))
+        users, items = np.argsort(first)[self.users], np.argsort(second)[self.items]
+        more = [one for one in (self.baskets, self.weight, self.time) if one is not None]
+        found = replace(self, users=users, items=items, user_ids=self.user_ids[first])
+        found = replace(found, item_ids=self.item_ids[second])
+        return found.part(np.lexsort((*more, items, users))), first, second
 
     def matrix(self) -> Any:
         """Return the choices as a CSR matrix `[users, items]`: log(1 + weight / median weight)."""
         weight = np.ones(len(self.users)) if self.weight is None else self.weight.astype(np.float64)
-        part = (weight, (self.users, self.items))
-        found = sp.coo_array(part, shape=self.shape).tocsr()
+        found = sp.coo_array((weight, (self.users, self.items)), shape=self.shape).tocsr()
         found.eliminate_zeros()
         if found.nnz:
             found.data = np.log1p(found.data / np.median(found.data))
         return found.astype(np.float32)
+
+    def excluded(self, *, repeats: bool) -> Any:
+        """Return the pairs that are not recommended as a CSR matrix `[users, items]`.
+
+        These are a node with itself and all linked pairs; with `repeats`, only linked ones without a choice.
+        """
+        pairs = np.setdiff1d(self.pairs, self.pairs[self.chosen]) if repeats else np.unique(self.pairs)
+        if self.user_type == self.item_type:
+            pairs = np.union1d(pairs, np.arange(len(self.user_ids)) * (len(self.item_ids) + 1))
+        ends = np.divmod(pairs, len(self.item_ids))
+        return sp.coo_array((np.ones(len(pairs), np.float32), ends), shape=self.shape).tocsr()
+
+    def in_baskets(self) -> Any:
+        """Return which baskets hold which items as a CSR matrix `[baskets, items]`."""
+        baskets = self.users if self.baskets is None else self.baskets
+        chosen = self.chosen
+        _, rows = np.unique(baskets[chosen], return_inverse=True)
+        pairs = np.unique(rows * len(self.item_ids) + self.items[chosen])
+        ends = np.divmod(pairs, len(self.item_ids))
+        shape = (int(rows.max()) + 1, len(self.item_ids))
+        return sp.coo_array((np.ones(len(pairs), np.float32), ends), shape=shape).tocsr()
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +188,7 @@ class LinkRows:
         self.direct = [End(column, kind) for column, kind in kinds.items()]
 
     def ends(self) -> list[End]:
-        """Return the types that rows lead to by single references and through link tables, near ones first."""
+        """Return the types that rows lead to by references and through link tables, near ones first."""
         current, found = self.direct, list[End]()
         for _ in range(MOST_HOPS):
             found += current
@@ -201,7 +221,7 @@ class LinkRows:
 
     def _is_event(self, end: End) -> bool:
         """Whether some nodes at an end have several rows, and all of these have the same time."""
-        if self.time is None:
+        if self.time is None or len(np.unique(self.time)) < 2:
             return False
         rows = self.nodes(end)
         found = rows.assign(time=self.time[rows["row"]]).groupby("node")["time"].agg(["nunique", "size"])
@@ -259,6 +279,9 @@ def interactions(
     Raises:
         InputError: if it is not clear who chooses what; the message lists the ends.
     """
+    if at_least is not None and weight is None:
+        message = "the least strength of a choice needs the column of the strengths (--weight)"
+        raise InputError(message, code="value-invalid")
     rows = LinkRows(graph, table)
     left, right = rows.pick(users, items)
     links = rows.nodes(left).rename(columns={"node": "user"}).merge(rows.nodes(right), on="row")
@@ -273,6 +296,7 @@ def interactions(
     if left.steps:  # the order between its lines and the customer
         event = rows.nodes(End(left.column, left.start)).drop_duplicates("row").set_index("row")["node"]
         baskets = event.loc[row].to_numpy()
+        notes.append(f"{right.type} are together if they are linked to the same row of {left.start}")
     return Interactions(
         links["user"].to_numpy(),
         links["node"].to_numpy(),
@@ -281,8 +305,8 @@ def interactions(
         strength,
         None if rows.time is None else rows.time[row],
         baskets,
-        row,
-        left.type == right.type,
+        left.type,
+        right.type,
         tuple(notes),
     )
 
@@ -299,7 +323,7 @@ def _strength(
     if unreadable.size:
         message = f"{table}.{column}, row {unreadable[0] + 1}, is not a number"
         raise GraphError(message, code="number-unreadable")
-    chosen = ~np.isnan(numbers) if at_least is None else numbers >= at_least
+    chosen = ~np.isnan(numbers) & (numbers != 0) if at_least is None else numbers >= at_least
     if not chosen.all():
         notes.append(f"{int((~chosen).sum()):,} rows of {table} are no choice by {column}")
     return np.where(chosen, numbers, 0.0)

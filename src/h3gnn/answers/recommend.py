@@ -1,96 +1,42 @@
 """Recommendation: which items a user will choose next, and which items are chosen together.
 
-Some users' latest links are hidden. Scorers fitted without them are ranked and blended by how high they rank
-hidden items of other users; those that are used are then fitted with every link.
+The latest items of some users are hidden. Scorers that are fitted without them are chosen and blended by how
+high they rank hidden items; those that are used are then fitted to every link.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
+import pandas as pd
 
-from h3gnn.answers.scorers import Known, Scorer
+from h3gnn.answers.interactions import Flags, Integers, Interactions, interactions
+from h3gnn.answers.recommender import CELLS, CUTOFF, Recommender
+from h3gnn.answers.scorers import NEIGHBOURS, SHRINKAGE, TITLES, Known, Scorers, Setting, co_occurrences
 from h3gnn.errors import GraphError
-from h3gnn.evaluation.ranking import Chooser, Rivals, measure_hidden, standardize
+from h3gnn.evaluation.ranking import FOLDS, Trials, measure_names, standardize
+from h3gnn.graphs.paths import PathFeatures, reduced
+from h3gnn.graphs.relational import RelationalGraph
+from h3gnn.graphs.type_view import path_columns
 
 Floats = npt.NDArray[np.float32]
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-Vectors = tuple[Any, Any]
-"""Vectors of users and of items; either may be None."""
+Weights = dict[tuple[str, Setting], float]
+"""Weights of scorers by name and setting."""
+Vectors = Callable[[RelationalGraph, str], Any]
 
-CUTOFF = 20
-MOST_SCORED, LEAST_SCORED = 2_000, 10
-"""Users whose links are hidden; with fewer than the least, nothing is chosen by hidden links."""
-HIGHEST, RANDOM = 15, 100
-"""Items with which hidden ones are compared to learn weights: the highest of each scorer, and random ones."""
+LEAST_SCORED = 10
+"""With fewer users whose links can be hidden, nothing is measured."""
+DEFAULT: Weights = {("item-kNN", (NEIGHBOURS[1], SHRINKAGE[1])): 0.9, ("popularity", ()): 0.1}
+NEW: Weights = {("popularity", ()): 1.0}
+"""What is used if it cannot be measured, for users with and without links."""
 REPEATED = 0.1
-"""Repeated pairs are normal if at least this share of the latest links repeats an earlier one."""
-CELLS = 1 << 23
-"""Scores computed at a time."""
+"""Repeated choices are normal if at least this share of the latest links repeats an earlier one."""
 MOST_COLUMNS = 128
 """Vectors with more columns are reduced to principal components."""
-ROUNDS = 3
-
-
-@dataclass(frozen=True, eq=False)
-class Interactions:
-    """Which user chose which item, when, and how strongly.
-
-    Attributes:
-        users, items: int64 `[links]`, positions from 0.
-        num_users, num_items: numbers of users and items, also of those without links.
-        weight: positive strength of each link, or None.
-        time: int64 `[links]`, any unit, or None.
-        same: users and items are the same nodes; nobody is recommended to itself.
-    """
-
-    users: Integers
-    items: Integers
-    num_users: int
-    num_items: int
-    weight: npt.NDArray[Any] | None = None
-    time: Integers | None = None
-    same: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.num_users or not self.num_items:
-            message = "a recommendation needs users and items; one of the two tables has no rows"
-            raise GraphError(message, code="too-few-nodes")
-        for name, size in (("users", self.num_users), ("items", self.num_items)):
-            ends = getattr(self, name)
-            if len(ends) and not 0 <= int(ends.min()) <= int(ends.max()) < size:
-                message = f"{name} of the links must be in 0 to {size - 1}"
-                raise GraphError(message, code="edge-out-of-range")
-        for name in ("items", "weight", "time"):
-            column = getattr(self, name)
-            if column is not None and len(column) != len(self.users):
-                message = f"{name} must have one value per link: {len(self.users)}, not {len(column)}"
-                raise GraphError(message, code="edge-shape")
-        weight = self.weight
-        if weight is not None and not bool(np.all(np.isfinite(weight) & (weight > 0))):
-            message = "weights of links must be positive and finite: leave out links that are no choice"
-            raise GraphError(message, code="edge-weight-not-positive")
-
-    @cached_property
-    def pairs(self) -> Integers:
-        """One number for each pair of user and item."""
-        return np.asarray(self.users * self.num_items + self.items)
-
-    def matrix(self, kept: Flags | slice = slice(None)) -> Any:
-        """Return the links in a CSR matrix `[users, items]`: logarithms of the sums of their weights."""
-        weight = np.ones(len(self.users)) if self.weight is None else self.weight.astype(np.float64)
-        part = (weight[kept], (self.users[kept], self.items[kept]))
-        found = sp.coo_array(part, shape=(self.num_users, self.num_items)).tocsr()
-        if found.nnz:
-            found.data = np.log1p(found.data / np.median(found.data))
-        return found.astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,201 +54,226 @@ class Hidden:
     items: Integers
     kept: Flags
 
-
-def repeats_share(data: Interactions) -> float:
-    """Return the share of users' latest links, after earlier ones, that repeat an earlier pair."""
-    if data.time is None or not len(data.users):
-        return 0.0
-    latest, earlier = _latest(data, data.time)
-    _, place = np.unique(data.pairs, return_inverse=True)
-    first = np.full(place.max() + 1, np.iinfo(np.int64).max)
-    np.minimum.at(first, place, data.time)
-    counted = latest & earlier
-    return float((first[place] < data.time)[counted].mean()) if counted.any() else 0.0
-
-
-def _latest(data: Interactions, time: Integers) -> tuple[Flags, Flags]:
-    """Return which links are the latest of their user, and which have a user with earlier ones."""
-    last = np.full(data.num_users, np.iinfo(np.int64).min)
-    np.maximum.at(last, data.users, time)
-    latest = time == last[data.users]
-    earlier = np.bincount(data.users, ~latest, minlength=data.num_users) > 0
-    return latest, earlier[data.users]
+    @classmethod
+    def of(cls, data: Interactions, gone: Flags, share: float, seed: int) -> Self:
+        """Hide some links, but only of a random share of their users, and of as few as `CELLS` asks for."""
+        size = len(data.item_ids)
+        users, count = np.unique(np.unique(data.pairs[gone]) // size, return_counts=True)
+        drawn = np.random.default_rng(seed).permutation(len(users))[: int(share * len(users))]
+        cost = np.cumsum(1 + count[drawn]) * size
+        users = np.sort(users[drawn[: max(LEAST_SCORED, int((cost <= CELLS).sum()))]])
+        gone = gone & np.isin(data.users, users)
+        own, items = np.divmod(np.unique(data.pairs[gone]), size)
+        return cls(users, np.searchsorted(users, own), items, ~gone)
 
 
-def hide(data: Interactions, *, repeats: bool, seed: int = 0, most: int = MOST_SCORED) -> Hidden:
+def hide_latest(data: Interactions, *, repeats: bool, seed: int = 0) -> Hidden:
     """Hide the latest items of users with at least two: all of the same time, so that none reveals another.
 
     Where all items of a user have the same time, or no time, a random one is hidden.
     """
-    rng = np.random.default_rng(seed)
-    pairs, place = np.unique(data.pairs, return_inverse=True)
+    links = _choices(data, repeats=repeats)
+    shuffled = links.drop_duplicates("pair").sample(frac=1, random_state=seed)
+    of_user = links.groupby("user")
+    drawn = links["pair"].isin(shuffled.drop_duplicates("user")["pair"])
+    drawn &= of_user["pair"].transform("nunique") > 1
+    gone = np.zeros(len(data.users), bool)
+    gone[links.index[np.where(links["after"], links["latest"], drawn)]] = True
+    return Hidden.of(data, gone, 1.0, seed)
+
+
+def repeats_share(data: Interactions) -> float:
+    """Return the share of users' latest links, after earlier ones, that repeat an earlier pair."""
+    links = _choices(data, repeats=True)
+    first = links.groupby("pair")["time"].transform("min")
+    counted = links["latest"] & links["after"]
+    return float((first < links["time"])[counted].mean()) if counted.any() else 0.0
+
+
+def _choices(data: Interactions, *, repeats: bool) -> pd.DataFrame:
+    """Return the links that are choices: `user`, `pair`, `time`, `latest` of the user, `after` earlier ones.
+
+    Without `repeats`, each has the time of the first choice of the same pair.
+    """
     time = np.zeros(len(data.users), np.int64) if data.time is None else data.time
-    if not repeats:  # a pair has the time at which it was first chosen
-        first = np.full(len(pairs), np.iinfo(np.int64).max)
-        np.minimum.at(first, place, time)
-        time = first[place]
-    latest, earlier = _latest(data, time)
-    owner = pairs // data.num_items
-    drawn = rng.permutation(len(pairs))
-    order = np.lexsort((drawn, owner))
-    one = np.zeros(len(pairs), bool)
-    one[order[np.unique(owner[order], return_index=True)[1]]] = True
-    gone = np.where(earlier, latest, one[place])
-    able = np.bincount(owner, minlength=data.num_users) > 1
-    users = np.flatnonzero(able)
-    users = np.sort(rng.permutation(users)[:most])
-    chosen = np.isin(data.users, users)
-    hidden = np.unique(data.pairs[gone & chosen])
-    rows = np.searchsorted(users, hidden // data.num_items)
-    return Hidden(users, rows, hidden % data.num_items, ~(gone & chosen))
-
-
-class Ranked(NamedTuple):
-    """The best items of users, `[users, top]`, -1 and -inf where there are no more.
-
-    `cold` are the users without links, whose items follow from their vectors or from popularity alone.
-    """
-
-    items: Integers
-    scores: Floats
-    cold: Flags
-
-
-class SimilarItems(NamedTuple):
-    """Items chosen together with others, `[items, top]`, -1 where there are no more.
-
-    `score` is the shrunk cosine of co-occurrence, `together` the number of users with both, `lift` how many
-    times more often than by chance, `similarity` the cosine of the vectors (NaN without). Items that nobody
-    has chosen together follow last, by similarity or popularity, with a score of 0.
-    """
-
-    items: Integers
-    score: Floats
-    together: Integers
-    lift: Floats
-    similarity: Floats
+    links = pd.DataFrame({"user": data.users, "pair": data.pairs, "time": time})[data.chosen]
+    if not repeats:
+        links["time"] = links.groupby("pair")["time"].transform("min")
+    of_user = links.groupby("user")["time"]
+    latest = links["time"] == of_user.transform("max")
+    return links.assign(latest=latest, after=of_user.transform("min") < of_user.transform("max"))
 
 
 @dataclass(frozen=True, eq=False)
-class _Order:
-    """An order of users and items that follows from their links, not from the order of rows."""
+class _Fit:
+    """Links in canonical order, with vectors of users and items."""
 
-    users: Integers
-    items: Integers
+    data: Interactions
+    users: Floats | None
+    items: Floats | None
+    repeats: bool
+    seed: int
 
-    @classmethod
-    def of(cls, data: Interactions, vectors: Vectors) -> _Order:
-        """Hash each user and item with its links, a few rounds; equal ones keep their order."""
-        hashed = [
-            _hash_rows(rows, size)
-            for rows, size in zip(vectors, (data.num_users, data.num_items), strict=True)
-        ]
-        row = np.full(len(data.users), 1, np.uint64)
-        for column in (data.weight, data.time):
-            if column is not None:
-                row = _mix(row + np.ascontiguousarray(column, np.float64).view(np.uint64))
-        for _ in range(ROUNDS):
-            seen = [key.copy() for key in hashed]
-            np.add.at(seen[0], data.users, _mix(hashed[1][data.items] + row))
-            np.add.at(seen[1], data.items, _mix(hashed[0][data.users] * np.uint64(3) + row))
-            hashed = [_mix(key) for key in seen]
-        return cls(*(np.argsort(key, kind="stable") for key in hashed))
+    def scorers(self, kept: Flags | None = None) -> Scorers:
+        """Return what is fitted to some of the links."""
+        part = self.data if kept is None else self.data.part(kept)
+        return Scorers(Known(part.matrix(), part.excluded(repeats=self.repeats), self.users), self.items)
 
-    def apply(self, data: Interactions) -> Interactions:
-        """Return the links with users and items numbered in this order."""
-        users, items = np.argsort(self.users)[data.users], np.argsort(self.items)[data.items]
-        return replace(data, users=users, items=items)
+    def choose(
+        self, hidden: Hidden, names: Sequence[str], default: Weights
+    ) -> tuple[Weights, dict[str, Any]]:
+        """Return the weights of scorers, and how well they rank hidden items."""
+        if len(hidden.users) < LEAST_SCORED:
+            how = f"not measured, but the default: {len(hidden.users)} users have items to hide, "
+            how += f"and {LEAST_SCORED} are needed"
+            return default, {"measured": False, "how": how, "weights": _titles(default)}
+        fitted = self.scorers(hidden.kept)
+        keys = [key for key in fitted.settings(repeats=self.repeats) if key[0] in names]
+        scorers, known = [fitted.fit(*key) for key in keys], fitted.known.of(hidden.users)
+        valid = known.valid()
+        valid[hidden.rows, hidden.items] = True
+        trials = Trials(
+            [name for name, _ in keys],
+            lambda at: standardize(scorers[at](known), valid),
+            valid,
+            hidden.rows,
+            hidden.items,
+            CUTOFF,
+        )
+        _, weights = trials.choose()
+        chosen = {keys[at]: float(weights[at]) for at in np.flatnonzero(weights)}
+        how = f"{len(hidden.items):,} items of {len(hidden.users):,} users were hidden from the scorers; "
+        how += "scorer, settings and blend for each fifth of the users were chosen by the others"
+        return chosen, {
+            **{"measured": True, "how": how, "hidden_users": len(hidden.users), "hidden": len(hidden.items)},
+            "weights": _titles(chosen),
+            "scorers": {name: _summary(one) for name, one in trials.by_name().items()},
+            "chosen": _summary(trials.chosen()),
+        }
 
 
-def _mix(keys: Any) -> Any:
-    """Return well distributed 64-bit hashes (the finalizer of SplitMix64)."""
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        keys = (keys ^ (keys >> np.uint64(shift))) * np.uint64(factor)
-    return keys ^ (keys >> np.uint64(31))
+def _titles(weights: Weights) -> dict[str, float]:
+    found = {TITLES[name].format(*setting): round(value, 4) for (name, setting), value in weights.items()}
+    return dict(sorted(found.items(), key=lambda one: -one[1]))
 
 
-def _hash_rows(rows: Any, size: int) -> Any:
-    if rows is None or not rows.shape[1]:
-        return np.ones(size, np.uint64)
-    bits = np.ascontiguousarray(rows, np.float32).view(np.uint32).astype(np.uint64)
-    salt = _mix(np.arange(1, bits.shape[1] + 1).astype(np.uint64))
-    return _mix(_mix(bits + salt).sum(axis=1, dtype=np.uint64))
+def _summary(measures: Any) -> dict[str, dict[str, float]]:
+    mean = measures.mean(axis=0)
+    error = measures.std(axis=0, ddof=1) / len(measures) ** 0.5
+    names = measure_names(CUTOFF)
+    return {name: {"mean": float(mean[at]), "error": float(error[at])} for at, name in enumerate(names)}
 
 
-@dataclass(frozen=True, eq=False)
-class _View:
-    """What is known about users and items, in canonical order, and which items may be recommended.
+def fit_recommender(
+    interactions: Interactions,
+    user_vectors: Any = None,
+    item_vectors: Any = None,
+    *,
+    repeats: bool | None = None,
+    seed: int = 0,
+) -> Recommender:
+    """Choose scorers by hidden links, and fit them to all links.
 
-    Attributes:
-        known: about the users.
-        item_vectors: `[items, columns]`, or None.
-        own: for each user the item that it is itself, or None.
+    Args:
+        interactions: who has chosen what.
+        user_vectors, item_vectors: `[users, columns]`, `[items, columns]`; they must not have been computed
+            from the links, since they would know the hidden ones.
+        repeats: whether an item may be chosen again; by default if users do so.
+        seed: of the users and items that are drawn.
     """
-
-    known: Known
-    item_vectors: Floats | None
-    own: Integers | None
-
-    def blocks(self, users: Integers) -> Iterator[tuple[slice, Known]]:
-        """Yield users in blocks, and what is known about them."""
-        step = max(1, CELLS // self.known.links.shape[1])
-        for first in range(0, len(users), step):
-            block = slice(first, min(first + step, len(users)))
-            yield block, self.known.of(users[block])
-
-    def valid(self, users: Integers, known: Known, *, chosen_too: bool) -> Flags:
-        """Return which items may be recommended to users, `[users, items]`."""
-        found = np.ones(known.links.shape, bool)
-        if not chosen_too:
-            found[known.links.nonzero()] = False
-        if self.own is not None:
-            found[np.arange(len(users)), self.own[users]] = False
-        return found
-
-
-def _measure(
-    view: _View, scorers: Sequence[Scorer], hidden: Hidden, cutoff: int, *, repeats: bool, seed: int
-) -> Chooser:
-    """Measure every scorer by the hidden items, and learn to choose and to blend."""
-    users, items = len(hidden.users), view.known.links.shape[1]
-    random = np.random.default_rng(seed).integers(0, items, (users, RANDOM))
-    top = min(HIGHEST, items)
-    measured = np.empty((users, len(scorers), 3))
-    of_hidden = np.empty((len(hidden.rows), len(scorers)), np.float32)
-    of_others = np.empty((users, RANDOM + top * len(scorers), len(scorers)), np.float32)
-    usable = np.empty(of_others.shape[:2], bool)
-    for block, known in view.blocks(hidden.users):
-        valid = view.valid(hidden.users[block], known, chosen_too=repeats)
-        inside = (hidden.rows >= block.start) & (hidden.rows < block.stop)
-        rows, wanted = hidden.rows[inside] - block.start, hidden.items[inside]
-        scores, others = [], [random[block]]
-        for at, scorer in enumerate(scorers):
-            scores.append(standardize(scorer(known), valid))
-            ranked = np.where(valid, scores[-1], -np.inf)
-            measured[block, at] = measure_hidden(ranked, rows, wanted, cutoff)
-            others.append(np.argpartition(-ranked, top - 1, axis=1)[:, :top])
-        pool, every = np.sort(np.concatenate(others, axis=1), axis=1), np.arange(len(valid))[:, None]
-        valid[rows, wanted] = False
-        usable[block] = valid[every, pool] & (np.diff(pool, axis=1, prepend=-1) > 0)
-        for at, one in enumerate(scores):
-            of_hidden[inside, at], of_others[block, :, at] = one[rows, wanted], one[every, pool]
-    rivals = Rivals(hidden.rows, of_hidden, of_others, usable)
-    return Chooser([one.name for one in scorers], measured, rivals)
+    data, first, second = interactions.in_order()
+    users, items = _columns(user_vectors, first), _columns(item_vectors, second)
+    if users is not None:
+        users = np.column_stack([users, np.ones(len(users), np.float32)])
+    share = repeats_share(data)
+    repeats = share >= REPEATED if repeats is None else repeats
+    fit = _Fit(data, users, items, repeats, seed)
+    weights, measured = fit.choose(hide_latest(data, repeats=repeats, seed=seed), tuple(TITLES), DEFAULT)
+    new, measured_new = NEW, {"measured": False, "how": "popularity: users have no vectors"}
+    if users is not None:
+        new, measured_new = fit.choose(
+            Hidden.of(data, data.chosen, 1 / FOLDS, seed), ("popularity", "user vectors"), NEW
+        )
+    fitted = fit.scorers()
+    keys = list(dict.fromkeys([*weights, *new]))
+    baskets = data.in_baskets()
+    scores = {
+        **{"user": data.user_type, "item": data.item_type, "users": data.shape[0], "items": data.shape[1]},
+        **{"links": fitted.links.nnz, "repeats": repeats, "repeated": share, "cutoff": CUTOFF},
+        "known_users": {"users": int((~fitted.known.cold).sum()), **measured},
+        "new_users": {"users": int(fitted.known.cold.sum()), **measured_new},
+        "notes": list(data.notes),
+    }
+    return Recommender(
+        data.user_type,
+        data.item_type,
+        data.user_ids,
+        data.item_ids,
+        fitted.known,
+        tuple(fitted.fit(*key) for key in keys),
+        np.array([[one.get(key, 0) for key in keys] for one in (weights, new)], np.float32),
+        co_occurrences(baskets),
+        np.asarray(baskets.sum(axis=0), np.float32),
+        baskets.shape[0],
+        scores,
+    )
 
 
-def _measure_blend(
-    view: _View, scorers: Sequence[Scorer], hidden: Hidden, chooser: Chooser, cutoff: int, *, repeats: bool
-) -> Any:
-    """Return the measures of each user, `[users, 3]`, by the weights that the other folds chose."""
-    weights = np.array([chooser.without[fold].weights for fold in chooser.fold])
-    found = np.empty((len(weights), 3))
-    for block, known in view.blocks(hidden.users):
-        valid = view.valid(hidden.users[block], known, chosen_too=repeats)
-        inside = (hidden.rows >= block.start) & (hidden.rows < block.stop)
-        blend = np.zeros(valid.shape, np.float32)
-        for at in np.flatnonzero(weights[block].any(axis=0)):
-            blend += weights[block, at, None] * standardize(scorers[at](known), valid)
-        rows = hidden.rows[inside] - block.start
-        found[block] = measure_hidden(np.where(valid, blend, -np.inf), rows, hidden.items[inside], cutoff)
-    return found
+def _columns(vectors: Any, order: Integers) -> Floats | None:
+    """Return vectors in another order, centred, with few columns and a mean squared length of 1."""
+    if vectors is None:
+        return None
+    rows = np.asarray(vectors, dtype=np.float32)
+    if rows.ndim != 2 or len(rows) != len(order) or not np.isfinite(rows).all():
+        message = f"vectors must be {len(order)} rows of finite numbers, not of shape {rows.shape}"
+        raise GraphError(message, code="value-invalid")
+    rows = reduced(rows[order], MOST_COLUMNS)
+    length = float(np.sqrt((rows.astype(np.float64) ** 2).sum(axis=1).mean()))
+    return (rows / length).astype(np.float32) if length > 0 else None
+
+
+def recommender_for(
+    graph: RelationalGraph,
+    table: str,
+    *,
+    users: str | None = None,
+    items: str | None = None,
+    weight: str | None = None,
+    at_least: float | None = None,
+    repeats: bool | None = None,
+    vectors: Vectors | None = None,
+    seed: int = 0,
+) -> Recommender:
+    """Fit a recommender to the rows of a table, or to a relation, of a graph.
+
+    Args:
+        graph: the graph.
+        table, users, items, weight, at_least: as of `interactions`.
+        repeats, seed: as of `fit_recommender`.
+        vectors: returns the vectors of a type in a graph without the table; by default `described`.
+    """
+    data = interactions(graph, table, users=users, items=items, weight=weight, at_least=at_least)
+    rest, describe = without(graph, table), described if vectors is None else vectors
+    found = {kind: describe(rest, kind) for kind in (data.user_type, data.item_type) if kind in rest.types}
+    return fit_recommender(
+        data, found.get(data.user_type), found.get(data.item_type), repeats=repeats, seed=seed
+    )
+
+
+def without(graph: RelationalGraph, name: str) -> RelationalGraph:
+    """Return a graph without a table or relation."""
+    types = {kind: one for kind, one in graph.types.items() if kind != name}
+    kept = [one for one in graph.relations if name not in (one.name, one.source, one.target)]
+    return replace(graph, types=types, relations=tuple(kept), link_types=graph.link_types - {name})
+
+
+def described(graph: RelationalGraph, kind: str) -> Floats | None:
+    """Return a type's own columns and the means of features along paths; None if there are neither."""
+    features = PathFeatures(graph, kind)
+    along = path_columns(features, features.select())
+    parts = [] if along is None else [along.values]
+    if graph.type(kind).features.shape[1]:
+        own = features.features(kind)
+        length = float(np.sqrt((own.astype(np.float64) ** 2).sum(axis=1).mean()))
+        parts.append((own / (length or 1)).astype(np.float32))
+    return np.hstack(parts) if parts else None

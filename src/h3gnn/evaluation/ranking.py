@@ -6,8 +6,8 @@ fold of users.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -66,98 +66,103 @@ def standardize(scores: Floats, valid: Flags) -> Floats:
     return np.asarray(apart / np.where(spread > least, spread, np.inf), dtype=np.float32)
 
 
-@dataclass(frozen=True, eq=False)
-class Rivals:
-    """Standardized scores of hidden items, and of those items that are most likely to rank above them.
-
-    Attributes:
-        rows: for each hidden item its user.
-        hidden: scores of the hidden items, `[hidden, scorers]`.
-        others: scores of other items of each user, `[users, others, scorers]`.
-        usable: which of these count.
-    """
-
-    rows: Integers
-    hidden: Floats
-    others: Floats
-    usable: Flags
-
-    def weights(self, users: Integers, scorers: Integers, start: int) -> Floats:
-        """Return weights of some scorers, from `start` alone uphill in the NDCG of users' hidden items.
-
-        Each step changes one weight, and is made if the NDCG rises by more than its standard error, so that
-        a scorer stays alone unless a blend is clearly better.
-        """
-        place = np.full(len(self.others), -1)
-        place[users] = np.arange(len(users))
-        rows = place[self.rows]
-        hidden, rows = self.hidden[rows >= 0][:, scorers], rows[rows >= 0]
-        others = np.where(self.usable[users][:, :, None], self.others[users][:, :, scorers], 0)
-        missing = np.where(self.usable[users], 0, np.inf).astype(np.float32)
-        share = 1 / np.bincount(rows)[rows]
-
-        def gained(weights: Floats) -> Floats:
-            above = (others @ weights - missing)[rows]
-            own = (hidden @ weights)[:, None]
-            rank = 1 + (above > own).sum(axis=1) + (above == own).sum(axis=1) / 2
-            return np.bincount(rows, share / np.log2(1 + rank))
-
-        unit = np.eye(len(scorers), dtype=np.float32)
-        found, step = unit[start], FIRST_STEP
-        value = gained(found)
-        while step > LAST_STEP:
-            tried = [np.maximum(found + sign * step * one, 0) for one in unit for sign in (1, -1)]
-            tried = [one / one.sum() for one in tried if one.any()]
-            values = [gained(one) for one in tried]
-            best = int(np.argmax([one.mean() for one in values]))
-            gain = values[best] - value
-            if gain.mean() > max(1e-9, gain.std() / len(gain) ** 0.5):
-                found, value = tried[best], values[best]
-            else:
-                step /= 2
-        return found
-
-
-@dataclass(frozen=True, eq=False)
-class Choice:
-    """What some users decide: by name the best setting, and the weights of all scorers."""
-
-    of_name: dict[str, int]
-    weights: Floats
-
-
-class Chooser:
-    """Chooses by some users: among settings of the same name, and weights of the chosen ones.
+class Trials:
+    """How high scorers rank the hidden items of some users, and the choice and blend of scorers by that.
 
     Args:
-        names: of the scorers; those of one name differ by their settings.
-        measured: `[users, scorers, 3]`, from `measure_hidden`.
-        rivals: of the same users and scorers.
+        names: of the scorers, simple ones first; those of one name differ by their settings.
+        scores: returns the standardized scores of one of them, `[users, items]`.
+        valid: which items can be recommended, `[users, items]`.
+        rows, items: each hidden item of each user; every user has at least one.
+        cutoff: the number of items that are recommended.
     """
 
-    def __init__(self, names: Sequence[str], measured: Floats, rivals: Rivals) -> None:
-        self.names, self.measured, self.rivals = list(names), measured, rivals
-        users = len(measured)
-        self.fold = np.random.default_rng(0).permutation(users) % min(FOLDS, users)
-        self.without = [self.choose(self.fold != fold) for fold in range(min(FOLDS, users))]
+    def __init__(
+        self,
+        names: Sequence[str],
+        scores: Callable[[int], Floats],
+        valid: Flags,
+        rows: Integers,
+        items: Integers,
+        cutoff: int,
+    ) -> None:
+        self.names, self.scores, self.cutoff = names, scores, cutoff
+        self.rows, self.items, self.barred = rows, items, np.where(valid, np.float32(0), np.float32(-np.inf))
+        self.measures = np.stack([self._measure(scores(at)) for at in range(len(names))], axis=1)
 
-    def choose(self, users: Flags) -> Choice:
-        """Return the choice by some users."""
-        score = self.measured[users, :, CHOSEN_BY].mean(axis=0)
-        of_name: dict[str, int] = {}
+    def _measure(self, scores: Floats, users: Integers | None = None) -> Floats:
+        """Return the measures of scores of some users, `[users, 3]`."""
+        if users is None:
+            return measure_hidden(scores + self.barred, self.rows, self.items, self.cutoff)
+        place = np.full(len(self.barred), -1)
+        place[users] = np.arange(len(users))
+        inside = place[self.rows] >= 0
+        rows = place[self.rows[inside]]
+        return measure_hidden(scores + self.barred[users], rows, self.items[inside], self.cutoff)
+
+    @cached_property
+    def fold(self) -> Integers:
+        """The fold of each user."""
+        users = len(self.measures)
+        return np.random.default_rng(0).permutation(users) % min(FOLDS, users)
+
+    @cached_property
+    def without(self) -> list[tuple[dict[str, int], Floats]]:
+        """What the users outside of each fold choose."""
+        return [self.choose(np.flatnonzero(self.fold != one)) for one in range(self.fold.max() + 1)]
+
+    def choose(self, users: Integers | None = None) -> tuple[dict[str, int], Floats]:
+        """Return the best setting of each name by the hidden items of some users, and weights of all scorers.
+
+        One scorer starts: the first that is not worse than the best by more than a standard error. Weights
+        change, one at a time, if the NDCG rises by more than two.
+        """
+        users = np.arange(len(self.measures)) if users is None else users
+        own = self.measures[users, :, CHOSEN_BY]
+        best: dict[str, int] = {}
         for at, name in enumerate(self.names):
-            if name not in of_name or score[at] > score[of_name[name]]:
-                of_name[name] = at
-        chosen = np.array(list(of_name.values()))
+            if name not in best or own[:, at].mean() > own[:, best[name]].mean():
+                best[name] = at
+        chosen = list(best.values())
+        top = max(chosen, key=lambda at: own[:, at].mean())
+        start = next(at for at in chosen if not _clear(own[:, top] - own[:, at]))
         weights = np.zeros(len(self.names), np.float32)
-        start = int(score[chosen].argmax())
-        weights[chosen] = self.rivals.weights(np.flatnonzero(users), chosen, start)
-        return Choice(of_name, weights)
+        weights[chosen] = self._blend(users, [self.scores(at)[users] for at in chosen], chosen.index(start))
+        return best, weights
+
+    def _blend(self, users: Integers, parts: Sequence[Floats], start: int) -> Floats:
+        """Return weights of scores, from one alone uphill in the NDCG."""
+        weights, scores, step = np.eye(len(parts), dtype=np.float32)[start], parts[start], FIRST_STEP
+        value = self._measure(scores, users)[:, CHOSEN_BY]
+        while step > LAST_STEP:
+            changes = [(at, by) for at in range(len(parts)) for by in (step, -min(step, weights[at])) if by]
+            values = [self._measure(scores + by * parts[at], users)[:, CHOSEN_BY] for at, by in changes]
+            best = int(np.argmax([one.mean() for one in values]))
+            if _clear(values[best] - value, 2):
+                (at, by), value = changes[best], values[best]
+                weights[at] += by
+                scores = scores + by * parts[at]
+            else:
+                step /= 2
+        return np.asarray(weights / weights.sum())
 
     def by_name(self) -> dict[str, Floats]:
-        """Return the measures of each name, `[users, 3]`, with settings chosen by other folds."""
+        """Return the measures of each name, `[users, 3]`, with settings that the other folds chose."""
         every = np.arange(len(self.fold))
         return {
-            name: self.measured[every, [self.without[fold].of_name[name] for fold in self.fold]]
+            name: self.measures[every, [self.without[fold][0][name] for fold in self.fold]]
             for name in dict.fromkeys(self.names)
         }
+
+    def chosen(self) -> Floats:
+        """Return the measures of the blend, `[users, 3]`, with weights that the other folds chose."""
+        weights = np.array([weights for _, weights in self.without])[self.fold]
+        scores = np.zeros_like(self.barred)
+        for at in np.flatnonzero(weights.any(axis=0)).tolist():
+            scores += weights[:, at, None] * self.scores(at)
+        return self._measure(scores)
+
+
+def _clear(gain: Floats, errors: float = 1) -> bool:
+    """Whether a mean gain is larger than some standard errors."""
+    return bool(gain.mean() > max(1e-9, errors * gain.std() / len(gain) ** 0.5))
