@@ -55,14 +55,14 @@ class Asked:
     """What `Database.predict` predicts: a model, and the labels of its nodes.
 
     Attributes:
-        node_type: the table whose rows are predicted.
+        fitted: which model it is; its type is the table whose rows are predicted.
         model: fitted without the column to predict.
         labels, names: as of `predict_nodes`.
         title: of the column or condition.
         test: which labelled nodes are of a date or later, to score heads that learn from the others; or None.
     """
 
-    node_type: str
+    fitted: FittedType
     model: H3GNN
     labels: npt.NDArray[Any]
     names: tuple[str, ...]
@@ -70,9 +70,10 @@ class Asked:
     test: Flags | None
 
     @property
-    def all_known(self) -> bool:
-        """Whether every node has a label."""
-        return bool((self.labels >= 0).all() if self.names else (~np.isnan(self.labels)).all())
+    def predicts_all(self) -> bool:
+        """Whether labelled rows are predicted, too, since all are labelled and none are set aside."""
+        known = self.labels >= 0 if self.names else ~np.isnan(self.labels)
+        return self.test is None and bool(known.all())
 
 
 class Database:
@@ -360,7 +361,7 @@ class Database:
         labels, names = wanted.labels(model.graph_)
         known = labels >= 0 if names else ~np.isnan(labels)
         test = None if test_from is None else self._later(wanted.table, test_from, known)
-        return Asked(wanted.table, model, labels, names, wanted.title, test)
+        return Asked(fitted, model, labels, names, wanted.title, test)
 
     def _later(self, node_type: str, date: Any, known: Flags) -> Flags:
         """Return which labelled rows are of a date or later."""
@@ -409,12 +410,12 @@ class Database:
             rule,
             head,
             test=asked.test,
-            labelled_too=labelled_too or (asked.test is None and asked.all_known),
+            labelled_too=labelled_too or asked.predicts_all,
             label_name=asked.title,
             allow_leaks=allow_leaks,
             seed=seed,
         )
-        return replace(found, table=self.with_names(asked.node_type, found.table))
+        return replace(found, table=self.with_names(asked.fitted.type, found.table))
 
     def embed(self, name: str) -> pd.DataFrame:
         """Return the embedding of each node of a type, indexed by its key."""

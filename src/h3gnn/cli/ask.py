@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import File, Number, RunArgument, TableOption, Text, argument, option
+from h3gnn.cli.databases import find_run, split_type
+from h3gnn.cli.options import (
+    File,
+    Number,
+    RunArgument,
+    TableOption,
+    Tables,
+    Text,
+    argument,
+    option,
+    takes_graph,
+)
 from h3gnn.cli.output import echo_json, echo_written, print_table, say, write_rows, write_table
 from h3gnn.errors import InputError, check_choice
 
@@ -34,12 +46,17 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
+@takes_graph
 def similar(
+    *,
     run: RunArgument,
-    nodes: Annotated[list[str], argument("Ids of the query nodes.", "NODE…")],
+    nodes: Annotated[
+        list[str], argument("Ids of the query nodes; of several tables, the type and ids or names.", "NODE…")
+    ],
     k: Annotated[int, option("Number of similar nodes for each query.", min=1)] = 10,
     among: Annotated[Text, option("Candidates: comma-separated ids; default all nodes.")] = None,
     out: TableOption = None,
+    tables: Tables,
     safe_csv: options.SafeCsvOption = False,
     unfinished: options.UnfinishedOption = False,
     device: options.DeviceOption = "auto",
@@ -48,10 +65,16 @@ def similar(
     """List the most similar nodes by cosine similarity, and what they share.
 
     `h3gnn similar run/ ann bob --k 5`
+
+    Of several linked tables, the type comes first:
+    `h3gnn similar f1/ drivers "Lewis Hamilton" --tables data/`
     """
     options.check_table(out)
-    model = options.open_run(run, device, unfinished=unfinished)
-    table = model.similar(nodes, k, among=None if among is None else among.split(","))
+    tables, nodes = split_type(run, nodes, tables)
+    found = find_run(run, tables, device)
+    model = options.open_run(found.run, device, unfinished=unfinished)
+    others = None if among is None else found.keys(model, among.split(","))
+    table = found.with_names(model.similar(found.keys(model, nodes), k, among=others))
     if out is not None:
         write_table(out, table, safe=safe_csv)
     if as_json:
@@ -60,7 +83,8 @@ def similar(
     headings = ("node", "cosine", "edge", "shared neighbours", "shared features", "agree most in")
     for query, rows in table.groupby("node", sort=False):
         cells = [_similar_cells(row) for row in _records(rows)]
-        print_table(f"Most similar to {query}", headings, cells, right=("cosine",))
+        name = f" {rows['name'].iloc[0]}" if "name" in rows else ""
+        print_table(f"Most similar to {query}{name}", headings, cells, right=("cosine",))
     echo_written(out)
 
 
@@ -69,7 +93,7 @@ def _similar_cells(row: dict[str, Any]) -> list[str]:
     best = max(agree, key=lambda name: agree[name], default="")
     shared, more = ", ".join(map(str, row["neighbours"])), len(row["neighbours"]) < row["shared_neighbours"]
     return [
-        str(row["similar"]),
+        " ".join(filter(None, [str(row["similar"]), row.get("similar_name")])),
         f"{row['similarity']:.3f}",
         "yes" if row["linked"] else "",
         f"{row['shared_neighbours']}: {shared}{', …' if more else ''}" if shared else "",
@@ -78,10 +102,14 @@ def _similar_cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
+@takes_graph
 def anomalies(
+    *,
     run: RunArgument,
+    node_type: Annotated[Text, argument("Of several tables: the table or node type.", "TYPE")] = None,
     top: Annotated[int, option("Number of nodes to show; the file has all.", min=1)] = 20,
     out: TableOption = None,
+    tables: Tables,
     safe_csv: options.SafeCsvOption = False,
     unfinished: options.UnfinishedOption = False,
     device: options.DeviceOption = "auto",
@@ -90,20 +118,24 @@ def anomalies(
     """List the nodes that their neighbours predict worst, with the parts of the score.
 
     `h3gnn anomalies run/ --out anomalies.csv`
+
+    Of several linked tables, name one: `h3gnn anomalies bank/ transfers --tables data/`
     """
     options.check_table(out)
-    model = options.open_run(run, device, unfinished=unfinished)
-    table = model.anomalies()
+    found = find_run(run, replace(tables, type=node_type or tables.type), device)
+    model = options.open_run(found.run, device, unfinished=unfinished)
+    table = found.with_names(model.anomalies())
     if out is not None:
         write_table(out, table, safe=safe_csv)
     rows, headings = _records(table.head(top)), list(map(str, table))
     if as_json:
-        parts = [name for name in headings if name not in ("node", "score")]
+        parts = [name for name in headings if name not in ("node", "name", "score")]
         result = {"nodes": len(table), "parts": parts, "anomalies": rows}
         echo_json(result | {"out": out, "provenance": model.graph_.provenance.as_dict()})
         return
-    cells = [[str(row.pop("node")), *(f"{value:.3f}" for value in row.values())] for row in rows]
-    print_table(f"The top {len(rows)} of {len(table):,} nodes", headings, cells, right=headings[1:])
+    numbers = [name for name in headings if name not in ("node", "name")]
+    cells = [[f"{row[one]:.3f}" if one in numbers else str(row[one]) for one in headings] for row in rows]
+    print_table(f"The top {len(rows)} of {len(table):,} nodes", headings, cells, right=numbers)
     echo_written(out)
 
 
@@ -155,10 +187,13 @@ def links(
     echo_written(out)
 
 
+@takes_graph
 def export(
+    *,
     run: RunArgument,
     to: Annotated[str, option(f"The format: {', '.join(EXPORTS)}.")],
     out: Annotated[File, option("The file or folder to write.")] = None,
+    tables: Tables,
     dimensions: Annotated[Number, option("Reduce to this many principal components.", min=1)] = None,
     safe_csv: options.SafeCsvOption = False,
     unfinished: options.UnfinishedOption = False,
@@ -168,7 +203,8 @@ def export(
     """Write embeddings and graph for other programs.
 
     `h3gnn export run/ --to tensorboard` (then `tensorboard --logdir projector`), `--to graphml` (Gephi),
-    `--to neo4j` (for `neo4j-admin database import full`), `--to faiss --dimensions 256`.
+    `--to neo4j` (for `neo4j-admin database import full`), `--to faiss --dimensions 256`. Of several linked
+    tables: `h3gnn export f1/ --type drivers --to parquet`.
     """
     from h3gnn.answers.export import FOLDERS, MAX_ATTRIBUTES, WRITERS, Exported, check_folder, reduce_columns
     from h3gnn.graphs.ids import check_ids
@@ -181,7 +217,7 @@ def export(
         options.check_output(path, Path(EXPORTS[to]).suffix)
     if path.absolute() == run.absolute():
         raise InputError(f"{path} is the run itself; choose another folder (--out)", code="output-is-run")
-    model = options.open_run(run, device, unfinished=unfinished)
+    model = options.open_run(find_run(run, tables, device).run, device, unfinished=unfinished)
     check_ids(model.graph_.node_ids, path)
     embedding = model.embedding_ if dimensions is None else reduce_columns(model.embedding_, dimensions)
     if to in WRITERS:

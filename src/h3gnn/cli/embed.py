@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import NEW, NewEdgesOption, NewFeaturesOption, RunArgument, Source, option, takes_graph
+from h3gnn.cli.databases import find_run
+from h3gnn.cli.options import (
+    NEW,
+    NewEdgesOption,
+    NewFeaturesOption,
+    RunArgument,
+    Source,
+    Tables,
+    option,
+    takes_graph,
+)
 from h3gnn.cli.output import EMBEDDING_ENDINGS, echo_json, say_repairs, write_result, write_rows
 from h3gnn.errors import InputError
 
@@ -28,6 +38,7 @@ def embed(
     refresh: Annotated[
         bool, option("Embed all nodes, not only the new ones.", "--refresh", panel=NEW)
     ] = False,
+    tables: Tables,
     safe_csv: options.SafeCsvOption = False,
     unfinished: options.UnfinishedOption = False,
     device: options.DeviceOption = "auto",
@@ -36,8 +47,12 @@ def embed(
     """Write the embeddings of a saved model's graph, of nodes added to it, or of another graph.
 
     `h3gnn embed run/ --new-features today.csv --new-edges today-edges.csv --out today.parquet`
+
+    Of several linked tables, name a type:
+    `h3gnn embed f1/ --type drivers --tables data/ --out drivers.parquet`
     """
     options.check_output(out, *EMBEDDING_ENDINGS)
+    run = find_run(run, tables, device).run
     if new_features is not None or new_edges is not None:
         if source.is_given:
             raise InputError("give new nodes or another graph, not both", code="two-graphs")

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import EmbeddingsArgument, Number, Source, TableOption, TopOption, option, takes_graph
+from h3gnn.cli.databases import find_run, is_about_tables
+from h3gnn.cli.options import (
+    EmbeddingsArgument,
+    Number,
+    Source,
+    TableOption,
+    Tables,
+    TopOption,
+    option,
+    takes_graph,
+)
 from h3gnn.cli.output import (
     EMBEDDING_ENDINGS,
     echo_json,
@@ -39,7 +49,7 @@ _opt = partial(option, panel="Evaluation")
 _clusters = partial(option, panel="Clusters")
 
 
-@takes_graph
+@partial(takes_graph, without=("seed",))
 def evaluate(
     *,
     embeddings: EmbeddingsArgument = None,
@@ -61,6 +71,7 @@ def evaluate(
     epochs: options.EpochsOption = None,
     models: options.ModelsOption = None,
     set_: options.SetOption = None,
+    tables: Tables,
     unfinished: options.UnfinishedOption = False,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
@@ -68,8 +79,12 @@ def evaluate(
     """Score embeddings against labels that training never saw: linear probe and k-means.
 
     `h3gnn evaluate run/`, `h3gnn evaluate embeddings.parquet texas`, or, to train and score ten times,
-    `h3gnn evaluate --preset paper texas --seeds 10`
+    `h3gnn evaluate --preset paper texas --seeds 10`. Of several linked tables, `h3gnn evaluate bank/ --type
+    loan.status` scores the rows of a predicted column.
     """
+    found = None if embeddings is None else _find_tables(embeddings, tables, device)
+    if found is not None:
+        embeddings, preset, epochs, set_ = found, None, None, None
     asked = {"protocol": protocol, "epoch_rule": epoch_rule, "probe": probe, "cluster": clusters, "top": top}
     how = _checked(asked, trains=preset is not None)
     if trials > 1 and (preset is None or protocol != "nested"):
@@ -97,6 +112,14 @@ def evaluate(
     from h3gnn.report.tables import print_results
 
     print_results([result])
+
+
+def _find_tables(given: str, tables: Tables, device: str) -> str | None:
+    """Return the folder of a run of several tables; None if the command is about something else."""
+    if not is_about_tables(Path(given), tables):
+        tables.check_unused()
+        return None
+    return str(find_run(Path(given), tables, device).run)
 
 
 def _checked(how: dict[str, Any], *, trains: bool) -> dict[str, Any]:
@@ -200,7 +223,7 @@ def cluster(
     ] = None,
     max_clusters: Annotated[int, _clusters("The silhouette chooses from 2 to this.", min=2)] = MAX_CLUSTERS,
     starts: Annotated[int, _clusters("Initializations of k-means.", min=1)] = 10,
-    seed: options.SeedOption = 0,
+    tables: Tables,
     safe_csv: options.SafeCsvOption = False,
     unfinished: options.UnfinishedOption = False,
     device: options.DeviceOption = "auto",
@@ -208,7 +231,7 @@ def cluster(
 ) -> None:
     """Cluster the nodes by their embeddings with k-means; labels are not needed.
 
-    `h3gnn cluster run/ --out clusters.csv`
+    `h3gnn cluster run/ --out clusters.csv`, or of several linked tables `h3gnn cluster f1/ --type drivers`
     """
     from h3gnn.graphs.ids import check_ids
 
@@ -216,15 +239,17 @@ def cluster(
         raise InputError("give a folder of `h3gnn fit --out`, or a file of embeddings", code="no-embeddings")
     options.check_table(out)
     source.check_unused()
+    found_run = find_run(Path(embeddings), tables, device)
     graph = source.load() if source.is_given else None
-    read = read_embedded(embeddings, graph, device, unfinished=unfinished)
+    read = read_embedded(str(found_run.run), graph, device, unfinished=unfinished)
     if out is not None:
         check_ids(read.ids, out)
-    found, summary = _cluster(read, clusters, max_clusters, starts, seed)
+    found, summary = _cluster(read, clusters, max_clusters, starts, tables.seed)
     if out is not None:
         import pandas as pd
 
-        write_table(out, pd.DataFrame({"node": read.ids, "cluster": found}), safe=safe_csv)
+        table = pd.DataFrame({"node": read.ids, "cluster": found})
+        write_table(out, found_run.with_names(table), safe=safe_csv)
         summary["out"] = str(out)
     if as_json:
         echo_json(summary)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,39 +11,40 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import File, Number, Source, option, takes_graph
+from h3gnn.cli.databases import fit_tables
+from h3gnn.cli.options import File, Number, Source, Tables, option, takes_graph
 from h3gnn.cli.output import EMBEDDING_ENDINGS, echo_json, echo_written, is_first, say
-from h3gnn.cli.training import Training, checkpoint_policy, resumable
+from h3gnn.cli.training import Training, checkpoint_policy, fit_or_continue, resumable
 from h3gnn.errors import InputError
 
 if TYPE_CHECKING:
+    from h3gnn.estimator import H3GNN
+    from h3gnn.graphs.graph import Graph
+    from h3gnn.ondisk.mapped import MappedGraph
     from h3gnn.storage.runs import Run
 
 WITH_RESUME = ("resume", "as_json", "tensorboard")
 _opt = partial(option, panel="Checkpoints")
 
 
-@takes_graph
+@partial(takes_graph, without=("tables",))
 def fit(
     *,
     context: typer.Context,
     source: Source,
     out: Annotated[File, option("Folder for the fitted model.")] = None,
+    tables: Tables,
     embeddings: Annotated[File, option("Also write the embeddings: .parquet, .csv or .npy.")] = None,
     safe_csv: options.SafeCsvOption = False,
-    preset: options.PresetOption = None,
-    epochs: options.EpochsOption = None,
     channels: options.ChannelsOption = None,
     hops: options.HopsOption = None,
     models: options.ModelsOption = None,
     mask: options.MaskOption = None,
     learning_rate: options.LearningRateOption = None,
-    set_: options.SetOption = None,
     batch_size: options.BatchSizeOption = None,
     num_neighbors: options.NumNeighborsOption = None,
     batches: options.BatchesOption = None,
     memory: options.MemoryOption = None,
-    seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
     checkpoint_every: Annotated[Number, _opt("Epochs between checkpoints.")] = None,
     checkpoint_minutes: Annotated[float | None, _opt("Minutes between checkpoints.")] = None,
@@ -57,6 +59,9 @@ def fit(
 
     `h3gnn fit --edges edges.csv --features features.csv --out run/`
 
+    Of several linked tables, one type is fitted: `h3gnn fit data/ --type drivers --out f1/`, where data/ is a
+    folder, a workbook, a database, a URL, or a schema file.
+
     For graphs that do not fit into memory, see `h3gnn prepare`. `torchrun --nproc-per-node 2 -m h3gnn fit …`
     trains with several processes. Ctrl-C ends after the epoch, saves the model and tells how to continue.
     """
@@ -68,20 +73,30 @@ def fit(
     if out is None and embeddings is None:
         raise InputError("give --out FOLDER for the model, --embeddings FILE, or both", code="no-output")
     options.check_output(embeddings, *EMBEDDING_ENDINGS)
+    named = {
+        **{"channels": channels, "hops": hops, "n_models": models, "mask": mask, "memory": memory},
+        **{"learning_rate": learning_rate, "batch_size": batch_size, "batches": batches},
+        "num_neighbors": _parse_num_neighbors(num_neighbors),
+    }
+
+    def train(model: H3GNN, graph: Graph | MappedGraph, run: Path | None) -> H3GNN:
+        checkpoints = checkpoint_policy(run, checkpoint_every, checkpoint_minutes, keep)
+        training = Training(model, graph, run, embeddings, checkpoints, tensorboard, safe_csv)
+        _report(training, training.start() if run == out else fit_or_continue(training), as_json)
+        return model
+
+    if source.names_tables:
+        fit_tables(out, replace(tables, tables=source.graph), device, source, named, train)
+        return
+    tables.check_unused()
     if out is not None:
         from h3gnn.storage.models import check_folder
 
         check_folder(out)
-    checkpoints = checkpoint_policy(out, checkpoint_every, checkpoint_minutes, keep)
-    named = {
-        **{"epochs": epochs, "channels": channels, "hops": hops, "n_models": models, "mask": mask},
-        **{"learning_rate": learning_rate, "batch_size": batch_size, "batches": batches, "memory": memory},
-        "num_neighbors": _parse_num_neighbors(num_neighbors),
-    }
-    model = options.build_estimator(preset, named, set_, seed=seed, device=device)
-    graph = source.load(in_files=True)
-    training = Training(model, graph, out, embeddings, checkpoints, tensorboard, safe_csv)
-    _report(training, training.start(), as_json)
+    checkpoint_policy(out, checkpoint_every, checkpoint_minutes, keep)  # errors before the work
+    named["epochs"] = tables.epochs
+    model = options.build_estimator(tables.preset, named, tables.set_, seed=tables.seed, device=device)
+    train(model, source.load(in_files=True), out)
 
 
 def _parse_num_neighbors(text: str | None) -> int | list[int] | None:

@@ -42,13 +42,13 @@ def inspect(
     asks at the terminal; `--accept 1,3` answers beforehand.
     """
     from h3gnn.graphs.profile import profile
-    from h3gnn.tables.sources import is_source
 
-    if source.graph is not None and (is_source(source.graph) or source.graph.endswith(".toml")):
+    if source.graph is not None and source.names_tables:
         _inspect_tables(source.graph, write, accept, as_json=as_json)
         return
     if write is not None or accept is not None:
-        message = f"{'--accept' if write is None else '--write'} needs several tables: a folder, a workbook, a database or a URL"
+        message = f"{'--accept' if write is None else '--write'} needs several tables"
+        message += ": a folder, a workbook, a database or a URL"
         raise InputError(message, code="option-needs-tables")
     loaded = source.load()
     measured = profile(loaded)

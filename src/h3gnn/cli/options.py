@@ -1,4 +1,4 @@
-"""Options that commands share: the graph, the estimator, the run and new nodes."""
+"""Options that commands share: the graph, several tables, the estimator, the run and new nodes."""
 
 from __future__ import annotations
 
@@ -127,6 +127,13 @@ class Source:
         return self.graph is not None or bool(self.edges)
 
     @property
+    def names_tables(self) -> bool:
+        """Whether the graph is given as several linked tables."""
+        from h3gnn.tables.sources import is_source
+
+        return self.graph is not None and (is_source(self.graph) or self.graph.endswith(".toml"))
+
+    @property
     def benchmark(self) -> str | None:
         """The name of a benchmark graph; None for other graphs."""
         from h3gnn.graphs.datasets import is_benchmark
@@ -137,6 +144,16 @@ class Source:
         """Reject options of a graph where none is given."""
         if not self.is_given:
             self._reject(self.reading())
+
+    def check_tables(self, *, label: bool = False) -> None:
+        """Reject options of a single graph where several tables are meant; `task` is for a `label`."""
+        allowed = ("columns", *("task",) * label)
+        given = [one for one in ("edges", "features", "labels", "data_dir") if getattr(self, one)]
+        given += [one for one in self.reading() if one not in allowed]
+        if given:
+            name = given[0].replace("_", "-")
+            message = f"--{name} is for a single graph: write it into a schema file, or omit it with --tables"
+            raise InputError(message, code="option-of-graph")
 
     def _reject(self, reading: dict[str, Any]) -> None:
         """Reject options that only apply to the user's own files."""
@@ -219,21 +236,32 @@ def parse_columns(texts: list[str]) -> dict[str, str]:
 
 
 def takes_graph(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
-    """Replace the argument `source` of a command by the options of `Source`."""
-    hints = get_type_hints(Source, include_extras=True)
-    options = [
-        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
-        for field in fields(Source)
-        if field.name not in without
-    ]
+    """Replace the arguments of a command that are a `Source` or `Tables` by their options.
+
+    An option that the command has, too, is given to both.
+    """
+    own = signature(command, eval_str=True).parameters
+    groups = {name: one.annotation for name, one in own.items() if one.annotation in (Source, Tables)}
     shown: list[Parameter] = []
-    for parameter in signature(command, eval_str=True).parameters.values():
-        shown += options if parameter.name == "source" else [parameter.replace(kind=Parameter.KEYWORD_ONLY)]
+    for name, parameter in own.items():
+        if name in groups:
+            hints = get_type_hints(groups[name], include_extras=True)
+            shown += [
+                Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name])
+                for one in fields(groups[name])
+                if one.name not in (*without, *own.keys() - groups.keys())
+            ]
+        else:
+            shown.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
 
     @wraps(command)
     def run(**given: Any) -> None:
-        described = Source(**{option.name: given.pop(option.name) for option in options})
-        command(**given, source=described)
+        described = {
+            name: group(**{one.name: given[one.name] for one in fields(group) if one.name in given})
+            for name, group in groups.items()
+        }
+        rest = {name: value for name, value in given.items() if name in own.keys() - groups.keys()}
+        command(**rest, **described)
 
     run.__signature__ = Signature(shown)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
@@ -285,6 +313,54 @@ BatchesOption = Annotated[Text, _setting("batches", LARGE)]
 MemoryOption = Annotated[Text, _setting("memory", LARGE)]
 SeedOption = Annotated[int, _setting("random_state", min=0, max=LARGEST_SEED)]
 DeviceOption = Annotated[str, _setting("device")]
+
+
+_tables = partial(option, panel="Several tables")
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Several linked tables, and which of their models is meant; each field is an option."""
+
+    tables: Annotated[
+        Text,
+        _tables(
+            "Folder of tables, workbook, SQLite or DuckDB file, PostgreSQL URL, or schema file of "
+            "`h3gnn inspect --write`; needed once, for a new folder. What is not fitted yet is fitted.",
+            metavar="SOURCE",
+        ),
+    ] = None
+    type: Annotated[
+        Text, _tables("The rows that are meant: a table or node type, or `TABLE.COLUMN` that is predicted.")
+    ] = None
+    accept: Annotated[
+        Text, _tables("Accept the proposals of these questions of `h3gnn inspect`: 1,3 or all.")
+    ] = None
+    as_of: Annotated[Text, _tables("Use the rows up to this date only.", metavar="DATE")] = None
+    label_time: Annotated[
+        Text,
+        _tables(
+            "The predicted values are of the time of their row, so that later rows do not count (row), or of "
+            "today (now).",
+            metavar="row|now",
+        ),
+    ] = None
+    preset: PresetOption = None
+    epochs: EpochsOption = None
+    set_: SetOption = None
+    seed: SeedOption = 0
+
+    @property
+    def has_settings(self) -> bool:
+        """Whether settings of the models are given."""
+        return bool(self.preset or self.epochs or self.set_)
+
+    def check_unused(self) -> None:
+        """Reject options of several tables where a single graph is meant."""
+        given = [name for name in ("type", "accept", "as_of", "label_time") if getattr(self, name)]
+        if given:
+            name = given[0].replace("_", "-")
+            raise InputError(f"--{name} needs several tables (--tables SOURCE)", code="option-needs-tables")
 
 
 def build_estimator(
@@ -380,12 +456,16 @@ def open_run(run: Path, device: str, *, unfinished: bool = False, in_files: bool
     Its graph must be in memory, unless `in_files`.
     """
     from h3gnn.estimator import H3GNN
+    from h3gnn.storage.databases import is_database
     from h3gnn.storage.models import DESCRIPTION
     from h3gnn.storage.runs import has_begun
     from h3gnn.training.history import UnfinishedWarning
     from h3gnn.training.resources import pick_device
 
     pick_device(device)
+    if is_database(run):
+        message = f"{run} holds the models of several tables: name one of their folders, as in {run}/TYPE"
+        raise InputError(message, code="type-missing")
     begun = has_begun(run)
     if begun and not (run / DESCRIPTION).exists():
         raise InputError(f"{run} is unfinished and has no model yet: {RESUME} {run}`", code="unfinished-run")

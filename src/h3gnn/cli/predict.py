@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,10 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import NewEdgesOption, NewFeaturesOption, Source, Text, argument, option, takes_graph
+from h3gnn.cli.databases import FoundRun, ask_tables, is_about_tables
+from h3gnn.cli.options import (
+    NewEdgesOption,
+    NewFeaturesOption,
+    Source,
+    Tables,
+    Text,
+    argument,
+    option,
+    takes_graph,
+)
 from h3gnn.cli.output import echo_json, echo_written, print_table, say, write_table
-from h3gnn.cli.training import Training, checkpoint_policy
-from h3gnn.errors import CheckpointError, InputError, shortened
+from h3gnn.cli.training import Training, checkpoint_policy, fit_or_continue
+from h3gnn.errors import InputError, shortened
 from h3gnn.resources import progress
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
@@ -24,14 +33,30 @@ if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.graphs.provenance import Repair
 
 _opt = partial(option, panel="Decision")
+_tables = partial(option, panel="Several tables")
 MOST_IMPORTANT = 8
 
 
-@partial(takes_graph, without=("graph", "split_columns", "data_dir"))
+@partial(takes_graph, without=("graph", "split_columns", "data_dir", "type"))
 def predict(
     *,
-    run: Annotated[Path, argument("Folder of `h3gnn fit --out`; with --edges, a new folder.", "RUN")],
+    run: Annotated[
+        Path, argument("Folder of `h3gnn fit --out`; with --edges or --tables, a new folder.", "RUN")
+    ],
+    target: Annotated[
+        Text,
+        argument(
+            "Of several tables: `loan.status`, or a condition, `loan.status=B,D`, `film.votes>100`.", "TARGET"
+        ),
+    ] = None,
     out: Annotated[Path, option("The file: .parquet or .csv.")] = Path("predictions.parquet"),
+    tables: Tables,
+    test_from: Annotated[
+        Text,
+        _tables(
+            "Learn from labelled rows before this date, and score and predict the later ones.", metavar="DATE"
+        ),
+    ] = None,
     source: Source,
     head: Annotated[str, _opt("auto, logistic, boosting or blend: what predicts.")] = "auto",
     class_weight: Annotated[str, _opt("none, or balanced: favours rare classes.")] = "none",
@@ -44,10 +69,6 @@ def predict(
     allow_leaks: Annotated[bool, option("Accept features that contain the class.", "--allow-leaks")] = False,
     new_features: NewFeaturesOption = None,
     new_edges: NewEdgesOption = None,
-    preset: options.PresetOption = None,
-    epochs: options.EpochsOption = None,
-    set_: options.SetOption = None,
-    seed: options.SeedOption = 0,
     safe_csv: options.SafeCsvOption = False,
     unfinished: options.UnfinishedOption = False,
     device: options.DeviceOption = "auto",
@@ -59,6 +80,10 @@ def predict(
     probabilities, numbers have intervals. The scores are measured on labelled nodes that no choice has seen.
 
     `h3gnn predict run/ --labels fraud.csv --threshold auto --out predictions.csv`
+
+    Of several linked tables, name a column or a condition: `h3gnn predict bank/ loan.status=B,D --tables
+    data/ --label-time row` fits the rows of `loan` in the new folder bank/, without their status, and
+    `h3gnn predict films/ films.rating --test-from 2024-01-01` scores on the later rows.
     """
     from h3gnn.answers.learning import HEADS
     from h3gnn.answers.prediction import predict_nodes
@@ -69,9 +94,15 @@ def predict(
     options.check_table(out)
     check_choice("head", head, HEADS)
     rule = Rule(class_weight, _threshold(threshold), cannot_tell_below, coverage)
-    settings = {"preset": preset, "epochs": epochs, "set": set_}
-    model = _open_or_fit(run, source, settings, seed, device, unfinished)
-    labels, names, label_name = _labels(model.graph_, source, run)
+    found_run, asked = FoundRun(run), None
+    label_name: str | None
+    if is_about_tables(run, tables):
+        found_run, asked = ask_tables(run, target, tables, source, device, test_from)
+        model, labels, names, label_name = asked.model, asked.labels, asked.names, asked.title
+    else:
+        _check_single(target, tables, test_from)
+        model = _open_or_fit(run, source, tables, device, unfinished)
+        labels, names, label_name = _labels(model.graph_, source, run)
     rule.check(max(2, len(names)) if names else 0)
     extension = None
     if new_features is not None or new_edges is not None:
@@ -86,21 +117,30 @@ def predict(
             rule,
             head,
             extension=extension,
-            labelled_too=labelled_too,
+            test=None if asked is None else asked.test,
+            labelled_too=labelled_too or (asked is not None and asked.predicts_all),
             label_name=label_name,
             allow_leaks=allow_leaks,
-            seed=seed,
+            seed=tables.seed,
             progress=lambda share: bar(completed=share),
         )
-    write_table(out, found.table, safe=safe_csv)
-    store_predictions(run, found.as_dict())
+    write_table(out, found_run.with_names(found.table), safe=safe_csv)
+    store_predictions(found_run.run, found.as_dict())
     _report(found, model.graph_, out, () if extension is None else extension.repairs, as_json)
 
 
-def _open_or_fit(
-    run: Path, source: Source, settings: dict[str, Any], seed: int, device: str, unfinished: bool
-) -> H3GNN:
+def _check_single(target: str | None, tables: Tables, test_from: str | None) -> None:
+    """Reject what is for several tables."""
+    tables.check_unused()
+    if target is not None or test_from is not None:
+        name = target if target is not None else "--test-from"
+        message = f"{name} needs several tables: name them (--tables SOURCE), or omit it"
+        raise InputError(message, code="option-needs-tables")
+
+
+def _open_or_fit(run: Path, source: Source, tables: Tables, device: str, unfinished: bool) -> H3GNN:
     """Return the model of a run; given tables, fit it first, or continue where the same command ended."""
+    settings = {"preset": tables.preset, "epochs": tables.epochs, "set": tables.set_}
     given = [name for name, value in (*settings.items(), ("undirected", source.undirected)) if value]
     if not source.edges:
         if source.features or given:
@@ -109,25 +149,18 @@ def _open_or_fit(
         return options.open_run(run, device, unfinished=unfinished, in_files=True)
     from h3gnn.answers.prediction import check_labels
     from h3gnn.storage.models import DESCRIPTION, check_folder
-    from h3gnn.storage.runs import has_begun, read_run
+    from h3gnn.storage.runs import has_begun
 
     if unfinished:
         raise InputError("--unfinished uses a run as it is: omit --edges", code="unfinished-and-edges")
     check_folder(run)
-    model = options.build_estimator(
-        settings["preset"], {"epochs": settings["epochs"]}, settings["set"], seed=seed, device=device
-    )
+    named = {"epochs": tables.epochs}
+    model = options.build_estimator(tables.preset, named, tables.set_, seed=tables.seed, device=device)
     graph = source.load()
     check_labels(*_labels(graph, source, run)[:2])  # before the work, not after it
-    training = Training(model, graph, run, checkpoints=checkpoint_policy(run))
-    if has_begun(run):
-        say(f"continuing the unfinished run in {run}")
-        with suppress(CheckpointError):  # where its start is damaged, the tables and options replace it
-            old = read_run(run)
-            training = Training(model, graph, run, old.embeddings, old.checkpoints, safe=old.safe_csv)
-    elif (run / DESCRIPTION).exists():
+    if (run / DESCRIPTION).exists() and not has_begun(run):
         return _open_same(run, model, graph)
-    training.start()
+    fit_or_continue(Training(model, graph, run, checkpoints=checkpoint_policy(run)))
     say(f"wrote {run}")
     return model
 
@@ -208,6 +241,8 @@ def _report(found: Predictions, graph: Any, out: Path, drift: Sequence[Repair], 
     if held["majority_share"] is not None:
         rows.append(["largest class's share", f"{held['majority_share']:.3f}"])
     title = f"Held-out scores of {found.labelled:,} labelled nodes, {held['folds']} folds"
+    if "tested" in held:
+        title = f"Scores of {held['tested']:,} later rows; heads learn from {found.labelled:,} earlier ones"
     print_table(title, ("measure", "mean ± standard error"), rows, right=("mean ± standard error",))
     _report_parts(found, summary["main_measure"])
     _report_counts(summary)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from h3gnn.cli.exit import ENDED, Stopped, code_of_signal
 from h3gnn.cli.output import check_ending, is_alone, is_first, say, say_repairs, write_result
-from h3gnn.errors import InputError, RankLostError, TrainingStopped
+from h3gnn.errors import CheckpointError, InputError, RankLostError, TrainingStopped
 
 if TYPE_CHECKING:
     from h3gnn.estimator import H3GNN
@@ -128,6 +128,21 @@ class Training:
         self.write()
         kept = " and ".join(str(one) for one in (self.out, self.embeddings) if one is not None)
         raise TrainingStopped(stop.progress, stop.signal_number, kept=f"the model is in {kept}") from None
+
+
+def fit_or_continue(training: Training) -> float:
+    """Train, or continue where the same command ended earlier; return the seconds."""
+    from h3gnn.storage.runs import has_begun, read_run
+
+    run = training.out
+    if run is not None and has_begun(run):
+        say(f"continuing the unfinished run in {run}")
+        with suppress(CheckpointError):  # where its start is damaged, the tables and options replace it
+            old = read_run(run)
+            training = replace(
+                training, embeddings=old.embeddings, checkpoints=old.checkpoints, safe=old.safe_csv
+            )
+    return training.start()
 
 
 @contextmanager
