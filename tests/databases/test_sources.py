@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from h3gnn.tables.engines import hidden_password
 from h3gnn.tables.propose import infer_schema
-from h3gnn.tables.sources import FrameSource, hidden_password, is_source, open_source
+from h3gnn.tables.sources import FrameSource, is_source, open_source
 from tests.rejects import rejects
 
 PEOPLE = "id,name,note\n1,ann,\n2,bob,x\n"
@@ -98,33 +99,55 @@ def test_duckdb_declares_keys_and_links(tmp_path: Path) -> None:
     assert schema.tables["loan"].time == "happened"
 
 
+MANIFEST = """
+name: rel-f1
+manifest_version: 1
+val_timestamp: '2005-01-01'
+test_timestamp: '2010-01-01'
+tables:
+  drivers:
+    pkey: nr
+    time_col: null
+    fkeys: {}
+  results:
+    pkey: null
+    time_col: when
+    fkeys:
+      who: drivers
+  races: {pkey: id, time_col: null, fkeys: {}}
+"""
+"""Of a folder of RelBench, whose Parquet files declare nothing."""
+
+
 def _relbench(folder: Path, *, manifest: bool) -> Path:
     described: dict[str, dict[str, object]] = {
         "drivers": {"pkey_col": "nr", "fkey_col_to_pkey_table": {}, "time_col": None},
         "results": {"pkey_col": None, "fkey_col_to_pkey_table": {"who": "drivers"}, "time_col": "when"},
     }
     frames = {
-        "drivers": pd.DataFrame({"nr": [0, 1]}),
+        "drivers": pd.DataFrame({"nr": [0, 1], "joined": pd.to_datetime(["2020-01-01", "2020-02-01"])}),
         "results": pd.DataFrame({"who": [0, 1, 1], "when": pd.to_datetime(["2020-01-01"] * 3)}),
     }
+    (folder / "db").mkdir()
     for name, frame in frames.items():
         table = pa.Table.from_pandas(frame)
         if not manifest:
-            table = table.replace_schema_metadata(
-                {key: json.dumps(one) for key, one in described[name].items()}
-            )
-        pq.write_table(table, folder / f"{name}.parquet")
+            stored = {key: json.dumps(one) for key, one in described[name].items()}
+            table = table.replace_schema_metadata(stored)
+        pq.write_table(table, folder / "db" / f"{name}.parquet")
     if manifest:
-        (folder / "manifest.yaml").write_text(json.dumps({"tables": described}))  # JSON is YAML
+        (folder / "manifest.yaml").write_text(MANIFEST)
     return folder
 
 
 @pytest.mark.parametrize("manifest", [True, False])
 def test_relbench_folders(tmp_path: Path, manifest: bool) -> None:
-    schema = infer_schema(_relbench(tmp_path, manifest=manifest))
+    source = open_source(_relbench(tmp_path, manifest=manifest))
+    schema = infer_schema(source)
     assert schema.tables["drivers"].key == ("nr",)
     assert [(one.columns, one.to) for one in schema.tables["results"].links] == [(("who",), "drivers")]
-    assert schema.tables["results"].time == "when"
+    assert [one.time for one in schema.tables.values()] == [None, "when"]
+    assert ["races" in one for one in source.notes] == [True] * manifest  # a table without a file
 
 
 def test_frames_of_other_libraries_and_named_indexes() -> None:

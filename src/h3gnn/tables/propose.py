@@ -16,9 +16,10 @@ import numpy as np
 import pandas as pd
 
 from h3gnn.errors import shortened
+from h3gnn.tables.engines import Declared
 from h3gnn.tables.roles import END_WORDS, INDEX_NAMES, is_id_name, pairs_of_ends, words_in
 from h3gnn.tables.schema import MATCHING, UNLIKELY_CHANCE, Link, Match, Profile, Question, Schema, TableSchema
-from h3gnn.tables.sources import Declared, open_source
+from h3gnn.tables.sources import open_source
 
 UNLIKELY = 0.05
 """With a smaller share, a column is no link, whatever its name."""
@@ -122,9 +123,8 @@ class _Inference:
         self._ask_about_nodes(links)
         tables = {}
         for name, profile in self.profiles.items():
-            time = self.declared[name].time
-            if time not in profile.names:
-                time = self._time(profile, {column for link in links[name] for column in link.columns})
+            linked = {column for link in links[name] for column in link.columns}
+            time = self._declared_time(profile, linked)
             tables[name] = TableSchema(name, self.keys[name], tuple(links[name]), time, len(profile.frame))
         return Schema(tables, tuple(self.questions))
 
@@ -163,7 +163,7 @@ class _Inference:
         for name in (one for one in waiting if not self.keys[one]):
             profile, others = self.profiles[name], [self.words[one] for one in self.profiles if one != name]
             likely = [one for one in profile.candidates if is_id_name(one) or one == profile.names[0]]
-            own = [one for one in likely if one.lower() not in taken]
+            own = [one for one in likely if one.lower() not in taken and not {*words_in(one)} & SELF_WORDS]
             own = [one for one in own if not any(is_named_after(one, words) for words in others)]
             extends = [
                 one for one in likely if one == profile.names[0] and {*stems(one)} & {*self.words[name]}
@@ -250,6 +250,8 @@ class _Inference:
         """Return how clearly a name refers to another table: 0 not at all, 1 perhaps, 4 by its full name."""
         words, table, is_self = stems(column), self.words[other.name], other is profile
         key = self.keys[other.name]
+        if is_self and is_named_after(column, table):
+            return 0
         same = len(key) == 1 and column.lower() == key[0].lower()
         if not is_self and is_named_after(column, table):
             return 4
@@ -358,6 +360,15 @@ class _Inference:
         for profile, column in group:
             nodes[profile.name] = (*nodes.get(profile.name, ()), column)
         self._ask(first.name, text, kind=kind, nodes=nodes)
+
+    def _declared_time(self, profile: Profile, linked: set[str]) -> str | None:
+        """Return the time that is declared; where nothing is, the likely one."""
+        time = self.declared[profile.name].time
+        if time is None:
+            return self._time(profile, linked)
+        if time and time not in profile.names:
+            self._ask(profile.name, f"the declared time {time} is left out: there is no such column")
+        return time if time in profile.names else None
 
     def _time(self, profile: Profile, linked: set[str]) -> str | None:
         """Return the only column of times, or the only one that is named as the time of a row."""

@@ -24,6 +24,7 @@ MATCHING = 0.95
 UNLIKELY_CHANCE = 1e-3
 """With a smaller one, values do not match by coincidence."""
 INTEGER = re.compile(r"-?\d{1,18}")
+WHOLE, FRACTION = re.compile(r"-?\d+\.0"), re.compile(r"\d\.\d")
 BARE = re.compile(r"[A-Za-z0-9_-]+")
 """Names that TOML takes without quotation marks."""
 Integers = npt.NDArray[np.int64]
@@ -332,13 +333,14 @@ class Profile:
         self._integers: dict[str, Integers] = {}
 
     def texts(self, column: str) -> pd.Series[Any]:
-        """Return a column as text, missing values as None; integers written as 12.0 are 12."""
+        """Return a column as text, missing values as None; 12.0 is 12 in a column without fractions."""
         if column not in self._texts:
-            texts = pd.Series(Cells(self.frame[column]).texts, dtype=object)
-            known = texts.dropna()
-            if len(known) and known.iloc[0].endswith(".0") and known.str.fullmatch(r"-?\d+\.0").all():
-                texts = texts.str.removesuffix(".0")
-            self._texts[column] = texts
+            codes, distinct = pd.factorize(Cells(self.frame[column]).texts)
+            short = {one: one.removesuffix(".0") for one in distinct if WHOLE.fullmatch(one)}
+            if any(FRACTION.search(one) for one in distinct if one not in short):
+                short = {}
+            values = np.array([*(short.get(one, one) for one in distinct), None], dtype=object)
+            self._texts[column] = pd.Series(values[codes], dtype=object)
         return self._texts[column]
 
     def distinct(self, columns: Sequence[str]) -> set[Any]:
