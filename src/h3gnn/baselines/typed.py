@@ -205,7 +205,8 @@ class JoinedBoosting(TypedSystem):
         """Return own and joined columns, NaN where there is no value."""
         narrow = replace(graph, types={name: self._narrow(table) for name, table in graph.types.items()})
         table = narrow.type(type_name)
-        own = table.features.todense() if sp.issparse(table.features) else table.features
+        sparse = bool(sp.issparse(table.features))
+        own = table.features.toarray() if sparse else table.features
         joined = joined_columns(narrow, type_name, row_times=row_times).values
         return np.hstack([own, joined]).astype(np.float32)
 
@@ -323,7 +324,8 @@ class TypedNetwork(TypedSystem):
 
 
 def _tensor(rows: Any) -> Tensor:
-    return torch_features(rows.sorted_indices()) if sp.issparse(rows) else torch.from_numpy(rows)
+    sparse = bool(sp.issparse(rows))
+    return torch_features(rows.sorted_indices()) if sparse else torch.from_numpy(rows)
 
 
 class Edges(NamedTuple):

@@ -11,29 +11,42 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import File, Number, Source, TopOption, option, takes_graph
+from h3gnn.cli.options import File, Number, Source, Tables, Text, TopOption, argument, option, takes_graph
 from h3gnn.cli.output import echo_json, say, say_repairs
-from h3gnn.errors import InputError
+from h3gnn.errors import InputError, shortened
 from h3gnn.resources import AddBar, new_table, progress, show
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.evaluation.results import Result
     from h3gnn.experiments.compare import Comparison, Skipped
     from h3gnn.experiments.methods import Method
+    from h3gnn.experiments.typed import TypedProblem
+    from h3gnn.graphs.graph import Graph
 
 DEFAULT = (
     "raw,smoothed,diffused,boosting,boosting-neighbours,label-propagation,correct-smooth,untrained,"
     "mlp,gcn,gprgnn,h2gcn,dgi,ccassg,maskgae,greet,h3gnn"
 )
+TABLES_DEFAULT = "raw,boosting,label-propagation,path-means,joined-boosting,rgcn,hgt,h3gnn,h3gnn-predict"
+"""The default methods on a graph, and on several linked tables."""
 QUICK_SPLITS = 3
 _opt = partial(option, panel="Comparison")
 
 
-@takes_graph
+@partial(takes_graph, without=("tables", "type", "preset", "epochs", "set_", "seed"))
 def compare(
     *,
     source: Source,
-    methods: Annotated[str, _opt("Names, a group or all; see `h3gnn methods`.")] = DEFAULT,
+    target: Annotated[
+        Text,
+        argument(
+            "If GRAPH is several tables (a folder, a workbook, a database, a schema file): what to predict, "
+            "`loan.status` or a condition, `loan.status=B,D`.",
+            "TARGET",
+        ),
+    ] = None,
+    tables: Tables,
+    methods: Annotated[Text, _opt("Names, a group or all; see `h3gnn methods`.")] = None,
     seeds: Annotated[Number, _opt("Trainings; default: 1 with several splits, 5 with one.", min=1)] = None,
     grid: Annotated[str, _opt("Grid of supervised methods: small (4 settings) or full (36).")] = "small",
     out: Annotated[File, _opt("Store results in this .json; the same command continues.")] = None,
@@ -49,14 +62,16 @@ def compare(
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
-    """Compare H3GNN with other methods on a labelled graph, with paired tests.
+    """Compare H3GNN with other methods on a labelled graph or several linked tables, with paired tests.
 
     `h3gnn compare texas --methods smoothed,gcn,h3gnn --out results.json`
+
+    `h3gnn compare bank/ loan.status --label-time row`
     """
     from h3gnn.experiments import compare as comparing
     from h3gnn.experiments.methods import find_methods, variant
     from h3gnn.experiments.run import method_params
-    from h3gnn.graphs.graph import first_splits
+    from h3gnn.graphs.graph import Graph, first_splits
 
     options.check_output(out, ".json")
     if quick and published:
@@ -64,14 +79,21 @@ def compare(
     if trials and (quick or published):
         message = "--trials searches settings: omit --quick and --published"
         raise InputError(message, code="trials-and-settings")
-    chosen, named = find_methods(methods), {"epochs": epochs, "n_models": models}
+    given, named = methods or DEFAULT, {"epochs": epochs, "n_models": models}
+    if source.names_tables:
+        given = methods or TABLES_DEFAULT
+    chosen = find_methods(given, tables=source.names_tables)
     preset = preset or ("quick" if quick else None)
     model = options.build_estimator(preset, named, set_, seed=0, device=device)
     fixed = tuple(options.given_settings(named, set_))
     for method in chosen:
         method_params(method, model, grid)  # rejects an unknown grid before the work
-    loaded = source.load()
-    loaded = first_splits(loaded, QUICK_SPLITS) if quick else loaded
+    read = _read_tables if source.names_tables else _read_graph
+    problem = read(source, target, tables)
+    if quick:
+        some = QUICK_SPLITS
+        problem = first_splits(problem, some) if isinstance(problem, Graph) else problem.first_splits(some)
+    loaded = problem if isinstance(problem, Graph) else problem.view
     say_repairs(loaded)
     trainings = seeds or (1 if loaded.num_splits > 1 or quick else 5)
     say(
@@ -90,7 +112,7 @@ def compare(
         try:
             result = comparing.compare(
                 chosen,
-                loaded,
+                problem,
                 seeds=range(trainings),
                 model=model,
                 out=out,
@@ -114,6 +136,30 @@ def compare(
         _print_table(result)
     if result.failed:
         raise typer.Exit(1)
+
+
+def _read_graph(source: Source, target: str | None, tables: Tables) -> Graph | TypedProblem:
+    """Load a graph; reject what is asked about several tables."""
+    tables.check_unused()
+    if target is not None:
+        message = f"{target!r}: only several tables take a target, and {source.graph} is none; use --labels"
+        raise InputError(message, code="option-needs-tables")
+    return source.load()
+
+
+def _read_tables(source: Source, target: str | None, tables: Tables) -> Graph | TypedProblem:
+    """Read several linked tables."""
+    from h3gnn.database import Database
+    from h3gnn.experiments.typed import TypedProblem
+
+    source.check_tables(label=True)
+    kinds = options.parse_columns(source.columns or [])
+    database = Database(source.graph, as_of=tables.as_of, columns=kinds, accept=tables.accept)
+    if target is None:
+        message = f"name what to predict, TABLE.COLUMN; the tables are {shortened(database.types, 12)}"
+        raise InputError(message, code="target-missing")
+    task = source.task or "auto"
+    return TypedProblem.read(database, target, label_time=tables.label_time, task=task)
 
 
 class _Watcher:
@@ -175,7 +221,9 @@ def _print_table(result: Comparison) -> None:
     from h3gnn.report.tables import measures_note, other_measures, percent
 
     shown = [result.results[name] for name in result.ranked]
-    reference, rare = "H3GNN" if result.reference == "h3gnn" else "the best", result.leading != "accuracy"
+    ours = result.reference.startswith("h3gnn")
+    reference = result.results[result.reference].method if ours else "the best"
+    rare = result.leading != "accuracy"
     table = new_table(shown[0].graph, title_justify="left", box=SIMPLE_HEAD)
     others = other_measures(result.leading) if rare else []
     between = [ALL_TITLES[name] for name in others] if rare else ["95 %\ninterval", "macro F1", "sec."]

@@ -22,6 +22,7 @@ from h3gnn.experiments.methods import METHODS, Method, variant
 from h3gnn.experiments.run import build_evaluator, labels_and_masks, method_params, run_method
 from h3gnn.experiments.search import fix_settings, ranges_of, run_nested
 from h3gnn.experiments.spaces import SearchBudget
+from h3gnn.experiments.typed import TypedProblem
 from h3gnn.experiments.workers import Finished, in_processes
 from h3gnn.graphs.graph import Graph, canonical_graph
 from h3gnn.storage.atomic import versions, write_atomically
@@ -34,7 +35,8 @@ class Skipped:
     """Why a method has no result.
 
     Attributes:
-        word: for a table: "too large", "not here", "classes only", or "failed".
+        word: for a table: "too large", "not here", "classes only", "tables only", "sees later rows", or
+            "failed".
         why: a sentence.
         exit_code: of its process, if that ended before the method did.
     """
@@ -42,6 +44,21 @@ class Skipped:
     word: str
     why: str
     exit_code: int | None = None
+
+    @classmethod
+    def before(cls, method: Method, graph: Graph, problem: TypedProblem | None) -> Skipped | None:
+        """Return why a method cannot run at all; None if it can."""
+        if graph.targets is not None and not method.predicts_numbers:
+            return cls("classes only", f"{method.title} predicts classes only, and the label is a number")
+        if method.typed is None:
+            return None
+        if problem is None:
+            why = f"{method.title} needs several linked tables: `h3gnn compare SOURCE TABLE.COLUMN`"
+            return cls("tables only", why)
+        if problem.earlier_only and not method.typed.knows_time:
+            why = f"{method.title} cannot leave out rows that are later than a label, and labels are of the"
+            return cls("sees later rows", f"{why} time of their row")
+        return None
 
     @classmethod
     def of(cls, finished: Finished) -> Skipped:
@@ -89,7 +106,8 @@ class Comparison:
     @property
     def reference(self) -> str:
         """The method that the others are compared with: H3GNN where it is among them, else the best."""
-        return "h3gnn" if "h3gnn" in self.results else self.ranked[0]
+        ours = [name for name in ("h3gnn-predict", "h3gnn") if name in self.results]
+        return (ours or self.ranked)[0]
 
     def test(self, name: str, other: str | None = None) -> PairedTest:
         """Return the paired test of a method against another, by default the reference."""
@@ -164,6 +182,7 @@ class Comparing:
         settings: "default", "published" (the authors', where they are known) or "quick" (few epochs).
         trials: number of settings of each method of which each split chooses; 0 for the method's own only.
         fixed: names of settings of H3GNN that no trial changes.
+        problem: the tables behind the graph of a type.
     """
 
     graph: Graph
@@ -175,6 +194,7 @@ class Comparing:
     settings: str = "default"
     trials: int = 0
     fixed: Collection[str] = ()
+    problem: TypedProblem | None = None
 
     @property
     def _grid(self) -> str | None:
@@ -193,13 +213,15 @@ class Comparing:
         if self.trials and ranges_of(method):
             found = run_nested(method, self.graph, budget=SearchBudget(self.trials), **common)
             return found.results[NESTED.name]
-        return run_method(method, self.graph, grid=self._grid, **common)
+        return run_method(method, self.graph, grid=self._grid, problem=self.problem, **common)
 
     def key(self, name: str) -> dict[str, Any]:
         """Return what a result depends on, as plain values."""
         method = self.method(name)
+        seen = self.graph.provenance if method.typed is None else self.problem
+        assert seen is not None
         described: dict[str, Any] = {
-            "sha256": self.graph.provenance.sha256,
+            "sha256": seen.sha256,
             "seeds": list(self.seeds) if method.has_chance else [],
             "params": method_params(method, self.model, self._grid),
             "measures": [*TITLES, self.top] if self.graph.targets is None else [*NUMBER_TITLES],
@@ -217,7 +239,7 @@ class Comparing:
 
 def compare(
     methods: Sequence[Method],
-    graph: Graph,
+    graph: Graph | TypedProblem,
     *,
     seeds: Sequence[int],
     model: H3GNN,
@@ -231,7 +253,7 @@ def compare(
     """Run methods on a graph and compare them; a method that cannot run on the graph is left out.
 
     Args:
-        methods, graph, seeds: methods of `METHODS`, and a graph with labels and splits.
+        methods, graph, seeds: methods of `METHODS`, and a graph with labels and splits, or several tables.
         model: the settings of H3GNN and its device.
         out: a file that stores each result as soon as it is there; stored results of the same graph, seeds
             and settings are not computed again.
@@ -242,23 +264,24 @@ def compare(
         ended: receives each method that was run, and its result.
         options: further attributes of `Comparing`.
     """
-    graph, test_to_train = canonical_graph(graph), _test_to_train(graph)
-    comparing = Comparing(graph, seeds, model, **options)
+    problem = graph if isinstance(graph, TypedProblem) else None
+    graph = canonical_graph(graph) if isinstance(graph, Graph) else graph.view
+    test_to_train = _test_to_train(graph)
+    comparing = Comparing(graph, seeds, model, problem=problem, **options)
     kept = {} if out is None else read_kept(out)
     results: dict[str, Result] = {}
     left_out: dict[str, Skipped] = {}
     build_evaluator(graph)  # rejects labels and splits that cannot be scored before the work
     for method in methods:
         comparing.method(method.name)  # rejects a search in which nothing varies
-        if method.name in kept:
+        unable = Skipped.before(method, graph, problem)
+        if unable is not None:
+            left_out[method.name] = unable
+        elif method.name in kept:
             stored = stored_result(kept[method.name], out, comparing.key(method.name))
             if stored is not None:
                 results[method.name] = stored
             reused(method, stored is not None)
-    if graph.targets is not None:
-        for method in (one for one in methods if not one.predicts_numbers):
-            why = f"{method.title} predicts classes only, and the label is a number"
-            left_out[method.name] = Skipped("classes only", why)
     missing = [one.name for one in methods if one.name not in results and one.name not in left_out]
     for name, result in _run(comparing, missing, min(jobs, len(missing)), watch):
         ended(METHODS[name], result)

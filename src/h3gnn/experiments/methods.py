@@ -23,7 +23,8 @@ from h3gnn.baselines.classics import DIFFUSION, diffused_features, raw_features,
 from h3gnn.baselines.embedder import train, values_of
 from h3gnn.baselines.registry import GROUPS, Sizes, System, systems
 from h3gnn.baselines.stacks import GridPoint
-from h3gnn.baselines.supervised import GRIDS, Predictions, predict
+from h3gnn.baselines.supervised import GRIDS, Predictions, part_of, predict
+from h3gnn.baselines.typed import HGT, RGCN, JoinedBoosting, PathMeans, TypedNetwork, TypedSystem
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
 from h3gnn.experiments.spaces import COMMITTEE, PAPER
@@ -37,6 +38,7 @@ from h3gnn.experiments.tabular import (
     predict_splits,
     propagation,
 )
+from h3gnn.experiments.typed import TypedProblem, pooled_heads
 from h3gnn.graphs.graph import Graph
 from h3gnn.training.loop import Snapshots
 from h3gnn.training.resources import SHARE, free_bytes, pick_device
@@ -60,7 +62,7 @@ class Task:
     """The input of one training for each seed.
 
     `watch` receives the share of the work that is done. An embedding is reported after each of `eval_epochs`,
-    or at the end of the training only.
+    or at the end of the training only. `problem` has the tables behind the graph of a type.
     """
 
     graph: Graph
@@ -69,6 +71,7 @@ class Task:
     settings: Mapping[str, Any]
     watch: Progress = unwatched
     eval_epochs: Sequence[int] = ()
+    problem: TypedProblem | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class Method:
         predicts_numbers: whether it also predicts numbers; every embedding does.
         probe: the probe of its embedding.
         system: the description of a published system.
+        typed: the system for several linked tables; such a method needs the problem of its task.
         ranges: the values that a search chooses from; a system has its own.
     """
 
@@ -100,6 +104,7 @@ class Method:
     predicts_numbers: bool = True
     probe: str = "logistic"
     system: System | None = None
+    typed: type[TypedSystem] | None = None
     ranges: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     @property
@@ -221,6 +226,48 @@ def tabular(
     )
 
 
+def typed(name: str, title: str, kind: type[TypedSystem], sees: tuple[str, ...] = GRAPH) -> Method:
+    """Return a system for several linked tables as a method; its fields are the settings."""
+
+    def fit(task: Task, seed: int) -> Tensor:
+        assert task.problem is not None
+        return task.problem.fit(kind(**task.settings), seed, task.device)
+
+    def embed_tables(task: Task, callback: Callback) -> None:
+        callback(0, fit(task, task.seeds[0]).to(task.device))
+
+    def predict_tables(task: Task) -> list[Predictions]:
+        found = []
+        for at, seed in enumerate(task.seeds):
+            scores = fit(task, seed)
+            found.append(Predictions(scores, [{} for _ in scores]))
+            task.watch((at + 1) / len(task.seeds))
+        return found
+
+    method = Method(name, title, sees, settings=vars(kind()), has_chance=kind.has_chance, typed=kind)
+    if kind.embeds:
+        return replace(method, embed=embed_tables, probe="features")
+    numbers = not issubclass(kind, TypedNetwork)
+    return replace(method, sees=(*sees, "labels"), predict=predict_tables, predicts_numbers=numbers)
+
+
+def pooled(name: str, title: str) -> Method:
+    """Return H3GNN with the heads of `h3gnn predict`, fitted to each split's training nodes."""
+
+    def predict_pooled(task: Task) -> list[Predictions]:
+        own, found = dict(task.settings), []
+        head = own.pop("head")
+        for at, seed in enumerate(task.seeds):
+            model = H3GNN.from_settings({**own, "random_state": seed, "device": str(task.device)})
+            embedding = model.fit(task.graph).embedding_
+            part = part_of(task.watch, at, 1, len(task.seeds))
+            found.append(pooled_heads(task.graph, embedding, head, seed, part))
+        return found
+
+    sees, settings = (*GRAPH, "labels"), {"head": "auto"}
+    return Method(name, title, sees, predict=predict_pooled, settings=settings, takes_settings=True)
+
+
 def checked_settings(system: System, task: Task) -> Any:
     """Return the settings of a system; reject a graph that is too large for it before training."""
     settings = system.with_settings({key: value for key, value in task.settings.items() if key != "grid"})
@@ -237,10 +284,8 @@ def variant(method: Method, settings: str, graph: str | None = None) -> Method:
             "quick" trains for a few epochs and tries one point of the grid.
         graph: name of a benchmark graph.
     """
-    if settings == "quick" and method.supervised and method.system is None:
-        return method.with_settings(grid=method.settings["grid"][:1])
     if method.system is None or settings == "default":
-        return method
+        return method.with_settings(**_quick(method)) if settings == "quick" else method
     usual = find_grid("small")[0]
     if settings == "quick":
         epochs = min(method.settings["epochs"], QUICK_EPOCHS * (4 if method.supervised else 1))
@@ -252,6 +297,16 @@ def variant(method: Method, settings: str, graph: str | None = None) -> Method:
         return method.with_settings(**changes)
     point = {one.name: changes.pop(one.name) for one in fields(GridPoint) if one.name in changes}
     return method.with_settings(**changes, grid=[{**usual, **point}])
+
+
+def _quick(method: Method) -> dict[str, Any]:
+    """Return changes to the settings of a method without a card: few epochs, one value of each choice."""
+    own = method.settings
+    if method.typed is None:
+        one = {"grid": own["grid"][:1]} if "grid" in own else {}
+        return one | ({"head": "logistic"} if "head" in own else {})
+    few: dict[str, Any] = {name: value[:1] for name, value in own.items() if isinstance(value, tuple)}
+    return few | ({"epochs": min(4 * QUICK_EPOCHS, own["epochs"])} if "epochs" in own else {})
 
 
 def given(
@@ -316,6 +371,10 @@ _LISTED = (
         ),
         predicts_numbers=False,
     ),
+    typed("path-means", "path means", PathMeans),
+    typed("joined-boosting", "boosting, joined columns", JoinedBoosting),
+    typed("rgcn", "R-GCN (supervised)", RGCN),
+    typed("hgt", "HGT (supervised)", HGT),
     estimator("untrained", "untrained encoder", epochs=0),
     *((supervised if "labels" in system.sees else embedding)(system) for system in systems().values()),
     estimator("decoder", "encoder–decoder", objective="features"),
@@ -323,17 +382,20 @@ _LISTED = (
     as_printed("paper-diffi", "the paper's method, Diffi", mask="difficulty"),
     as_printed("paper-prob", "the paper's method, Prob", mask="probability"),
     estimator("h3gnn", "H3GNN"),
+    pooled("h3gnn-predict", "H3GNN predict"),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _LISTED}
 """All methods by name, simple ones first."""
 
 
-def find_methods(names: str) -> list[Method]:
+def find_methods(names: str, *, tables: bool = False) -> list[Method]:
     """Return the methods of a list such as `raw,gcn,h3gnn`, in the order of `METHODS`.
 
-    The name of a group selects its systems and H3GNN; `all` selects every method.
+    The name of a group selects its systems and H3GNN; `all` selects every method, those for several linked
+    tables only with `tables`.
     """
-    requested = {one.strip().lower(): _expand(one.strip().lower()) for one in names.split(",") if one.strip()}
+    given = [one.strip().lower() for one in names.split(",") if one.strip()]
+    requested = {one: _expand(one, tables=tables) for one in given}
     unknown = [name for name, found in requested.items() if not found]
     if unknown or not requested:
         near = [one for name in unknown for one in get_close_matches(name, METHODS, 1, 0.6)]
@@ -346,10 +408,12 @@ def find_methods(names: str) -> list[Method]:
     return [method for name, method in METHODS.items() if any(name in found for found in requested.values())]
 
 
-def _expand(name: str) -> list[str]:
+def _expand(name: str, *, tables: bool) -> list[str]:
     """Return the methods that a name selects: by name, group or the title of a system."""
-    if name == "all" or name in METHODS:
-        return list(METHODS) if name == "all" else [name]
+    if name == "all":
+        return [key for key, method in METHODS.items() if tables or method.typed is None]
+    if name in METHODS:
+        return [name]
     systems_by_name = {one.name: one.system for one in METHODS.values() if one.system}
     if name in GROUPS:
         return [*(key for key, system in systems_by_name.items() if system.group == name), "h3gnn"]

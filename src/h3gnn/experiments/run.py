@@ -28,6 +28,7 @@ from h3gnn.evaluation.protocols import (
 )
 from h3gnn.evaluation.results import Result, join_seeds
 from h3gnn.experiments.methods import SNAPSHOTS, Method, Task, find_methods, grid_of, snapshot_epochs
+from h3gnn.experiments.typed import TypedProblem
 from h3gnn.graphs.graph import Graph, GraphLike
 from h3gnn.preprocessing import Preprocessing
 from h3gnn.resources import check_memory
@@ -63,6 +64,7 @@ def run_method(
     snapshots: int = SNAPSHOTS,
     name: str | None = None,
     top: int | None = None,
+    problem: TypedProblem | None = None,
     watch: Progress = unwatched,
     scoring: Callable[[str, float], None] = lambda step, share: None,
 ) -> Result:
@@ -81,6 +83,7 @@ def run_method(
         snapshots: number of epochs that are evaluated, where the epoch is chosen.
         name: of the graph, for the result.
         top: the k of recall at k; by default the number of test nodes of the rare class.
+        problem: the tables behind the graph of a type, for the methods that see them.
         watch: receives the share of the work that is done.
         scoring: receives the next step of one seed's scoring, and the share of it that is done.
     """
@@ -99,7 +102,7 @@ def run_method(
         METHOD_COLUMN * graph.num_features, f"{method.title} on {graph.num_features:,} feature columns"
     )
     eval_epochs = [] if rule == "last" else snapshot_epochs(settings.get("epochs", 0), snapshots)
-    task = Task(graph, used, place, settings, watch, eval_epochs)
+    task = Task(graph, used, place, settings, watch, eval_epochs, problem)
     found: list[Evaluation] = []
     if method.predict is not None:
         found = [evaluate_predictions(one, build_evaluator(graph, **options)) for one in method.predict(task)]
@@ -179,7 +182,9 @@ def settings_of(method: Method, model: H3GNN | None = None, grid: str | None = N
     """Return a method's settings including the user's: those of H3GNN, or the points of the grid."""
     if method.takes_settings:
         return {**(model or H3GNN()).get_settings(), **method.settings}
-    return {**method.settings, **({"grid": grid_of(method, grid)} if method.supervised and grid else {})}
+    if grid is None or "grid" not in method.settings:
+        return {**method.settings}
+    return {**method.settings, "grid": grid_of(method, grid)}
 
 
 def evaluate_predictions(predictions: Predictions, evaluator: Evaluator) -> Evaluation:
