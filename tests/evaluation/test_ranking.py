@@ -17,20 +17,27 @@ def test_measures_worked_by_hand() -> None:
     scores = np.array([[5.0, 4, 3, 2, 1], [1, 5, -np.inf, 4, 3]])
     rows, items = np.array([0, 0, 1]), np.array([1, 3, 4])  # ranks 2 and 4; rank 3
     found = measure_hidden(scores, rows, items, cutoff=2)
-    ideal = 1 + 1 / np.log2(3)
-    gained = 1 / np.log2(3) + 1 / np.log2(5)
-    np.testing.assert_allclose(found, [[1 / 2, 1 / 2, gained / ideal], [0, 1 / 3, 1 / 2]])
-    assert measure_names(2)[0] == "recall@2"
+    second, ideal = 1 / np.log2(3), 1 + 1 / np.log2(3)
+    gained = second + 1 / np.log2(5)
+    np.testing.assert_allclose(found, [[1 / 2, second / ideal, gained / ideal], [0, 0, 1 / 2]])
+    assert measure_names(2) == ("recall@2", "ndcg@2", "ndcg")
 
 
-def test_recall_of_equal_scores_is_the_mean_over_their_orders() -> None:
+def by_order(order: tuple[int, ...], cutoff: int) -> list[float]:
+    """The measures of a ranking of five items with the hidden items 1 and 2."""
+    places = [1 + order.index(item) for item in (1, 2)]
+    gains = [1 / np.log2(1 + place) for place in places]
+    ideal = [1, 1 / np.log2(3)]
+    inside = [place <= cutoff for place in places]
+    return [sum(inside) / 2, np.dot(gains, inside) / sum(ideal[:cutoff]), sum(gains) / sum(ideal)]
+
+
+@pytest.mark.parametrize("cutoff", [1, 2, 3, 4, 5])
+def test_measures_of_equal_scores_are_means_over_their_orders(cutoff: int) -> None:
     scores = np.array([[2.0, 1, 1, 1, 0]])
-    rows, items = np.zeros(2, int), np.array([1, 2])
-    for cutoff in range(1, 6):
-        by_order = [
-            sum(item in [0, *order, 4][:cutoff] for item in items) / 2 for order in permutations([1, 2, 3])
-        ]
-        assert measure_hidden(scores, rows, items, cutoff)[0, 0] == pytest.approx(np.mean(by_order))
+    expected = np.mean([by_order((0, *order, 4), cutoff) for order in permutations([1, 2, 3])], axis=0)
+    found = measure_hidden(scores, np.zeros(2, int), np.array([1, 2]), cutoff)
+    np.testing.assert_allclose(found, [expected])
 
 
 def test_standardized_scores_have_equal_spread_among_valid_items() -> None:

@@ -17,10 +17,10 @@ import pandas as pd
 from h3gnn.answers.interactions import Flags, Integers, Interactions, interactions
 from h3gnn.answers.recommender import CELLS, CUTOFF, Recommender
 from h3gnn.answers.scorers import NEIGHBOURS, SHRINKAGE, TITLES, Known, Scorers, Setting, co_occurrences
-from h3gnn.errors import GraphError
+from h3gnn.errors import GraphError, InputError, shortened
 from h3gnn.evaluation.ranking import FOLDS, Trials, measure_names, standardize
 from h3gnn.graphs.paths import PathFeatures, reduced
-from h3gnn.graphs.relational import RelationalGraph
+from h3gnn.graphs.relational import UNKNOWN_TIME, Relation, RelationalGraph
 from h3gnn.graphs.type_view import path_columns
 
 Floats = npt.NDArray[np.float32]
@@ -129,6 +129,11 @@ class _Fit:
             return default, {"measured": False, "how": how, "weights": _titles(default)}
         fitted = self.scorers(hidden.kept)
         keys = [key for key in fitted.settings(repeats=self.repeats) if key[0] in names]
+        if not keys:
+            message = (
+                f"nothing is known for the scorers {shortened(names, 12)}: choose from {', '.join(TITLES)}"
+            )
+            raise InputError(message, code="value-invalid")
         scorers, known = [fitted.fit(*key) for key in keys], fitted.known.of(hidden.users)
         valid = known.valid()
         valid[hidden.rows, hidden.items] = True
@@ -140,14 +145,17 @@ class _Fit:
             hidden.items,
             CUTOFF,
         )
-        _, weights = trials.choose()
+        best, weights = trials.choose()
         chosen = {keys[at]: float(weights[at]) for at in np.flatnonzero(weights)}
         how = f"{len(hidden.items):,} items of {len(hidden.users):,} users were hidden from the scorers; "
         how += "scorer, settings and blend for each fifth of the users were chosen by the others"
         return chosen, {
             **{"measured": True, "how": how, "hidden_users": len(hidden.users), "hidden": len(hidden.items)},
             "weights": _titles(chosen),
-            "scorers": {name: _summary(one) for name, one in trials.by_name().items()},
+            "scorers": {
+                name: {"setting": list(keys[best[name]][1]), **_summary(one)}
+                for name, one in trials.by_name().items()
+            },
             "chosen": _summary(trials.chosen()),
         }
 
@@ -170,6 +178,7 @@ def fit_recommender(
     item_vectors: Any = None,
     *,
     repeats: bool | None = None,
+    kinds: Sequence[str] = tuple(TITLES),
     seed: int = 0,
 ) -> Recommender:
     """Choose scorers by hidden links, and fit them to all links.
@@ -179,6 +188,7 @@ def fit_recommender(
         user_vectors, item_vectors: `[users, columns]`, `[items, columns]`; they must not have been computed
             from the links, since they would know the hidden ones.
         repeats: whether an item may be chosen again; by default if users do so.
+        kinds: of scorers to choose from.
         seed: of the users and items that are drawn.
     """
     data, first, second = interactions.in_order()
@@ -188,7 +198,7 @@ def fit_recommender(
     share = repeats_share(data)
     repeats = share >= REPEATED if repeats is None else repeats
     fit = _Fit(data, users, items, repeats, seed)
-    weights, measured = fit.choose(hide_latest(data, repeats=repeats, seed=seed), tuple(TITLES), DEFAULT)
+    weights, measured = fit.choose(hide_latest(data, repeats=repeats, seed=seed), kinds, DEFAULT)
     new, measured_new = NEW, {"measured": False, "how": "popularity: users have no vectors"}
     if users is not None:
         new, measured_new = fit.choose(
@@ -253,18 +263,39 @@ def recommender_for(
         vectors: returns the vectors of a type in a graph without the table; by default `described`.
     """
     data = interactions(graph, table, users=users, items=items, weight=weight, at_least=at_least)
-    rest, describe = without(graph, table), described if vectors is None else vectors
+    rest, later = without(graph, table, (data.user_type, data.item_type))
+    if later:
+        message = f"{', '.join(later)} do not describe users or items: rows may be later than hidden links"
+        data = replace(data, notes=(*data.notes, message))
+    describe = described if vectors is None else vectors
     found = {kind: describe(rest, kind) for kind in (data.user_type, data.item_type) if kind in rest.types}
     return fit_recommender(
         data, found.get(data.user_type), found.get(data.item_type), repeats=repeats, seed=seed
     )
 
 
-def without(graph: RelationalGraph, name: str) -> RelationalGraph:
-    """Return a graph without a table or relation."""
-    types = {kind: one for kind, one in graph.types.items() if kind != name}
-    kept = [one for one in graph.relations if name not in (one.name, one.source, one.target)]
-    return replace(graph, types=types, relations=tuple(kept), link_types=graph.link_types - {name})
+def without(
+    graph: RelationalGraph, name: str, kept: Sequence[str] = ()
+) -> tuple[RelationalGraph, tuple[str, ...]]:
+    """Return a graph without a table or relation and without events, and the names of the events.
+
+    Events are types, not among those to be kept, with rows that are later than a row to which they refer.
+    """
+    later = {one.source for one in graph.relations if _is_later(graph, one)} - {name, *kept}
+    gone = {name, *later}
+    types = {kind: one for kind, one in graph.types.items() if kind not in gone}
+    relations = [one for one in graph.relations if not gone & {one.name, one.source, one.target}]
+    links = graph.link_types - gone
+    return replace(graph, types=types, relations=tuple(relations), link_types=links), tuple(sorted(later))
+
+
+def _is_later(graph: RelationalGraph, relation: Relation) -> bool:
+    """Whether some rows at the source of a relation are later than the row to which they refer."""
+    time, other = graph.type(relation.source).time, graph.type(relation.target).time
+    if time is None:
+        return False
+    before = UNKNOWN_TIME if other is None else other[relation.ends[1]]
+    return bool((time[relation.ends[0]] > before).any())
 
 
 def described(graph: RelationalGraph, kind: str) -> Floats | None:

@@ -17,7 +17,7 @@ Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 CHOSEN_BY = 2
-"""The measure that chooses: NDCG of the whole ranking, which has less noise than recall."""
+"""The measure that chooses: NDCG of the whole ranking, which has less noise than those of a few items."""
 FOLDS = 5
 FIRST_STEP, LAST_STEP = 0.5, 0.05
 """How much a weight changes at once, at first and in the end."""
@@ -25,13 +25,13 @@ FIRST_STEP, LAST_STEP = 0.5, 0.05
 
 def measure_names(cutoff: int) -> tuple[str, str, str]:
     """Return the names of the measures, in the order of `measure_hidden`."""
-    return f"recall@{cutoff}", "mrr", "ndcg"
+    return f"recall@{cutoff}", f"ndcg@{cutoff}", "ndcg"
 
 
 def measure_hidden(scores: Floats, rows: Integers, items: Integers, cutoff: int) -> Floats:
-    """Return recall, reciprocal rank of the first hidden item, and NDCG of each user, `[users, 3]`.
+    """Return recall, NDCG of the recommended items, and NDCG of the whole ranking, `[users, 3]`.
 
-    Among equal scores the order is random: recall is its expected value, and ranks are the expected ranks.
+    Each is the expected value if the order among equal scores is random.
 
     Args:
         scores: `[users, items]`, -inf for items that cannot be recommended.
@@ -41,16 +41,14 @@ def measure_hidden(scores: Floats, rows: Integers, items: Integers, cutoff: int)
     own = scores[rows]
     at = own[np.arange(len(rows)), items][:, None]
     above, equal = (own > at).sum(axis=1), (own == at).sum(axis=1)
-    found = np.clip((cutoff - above) / equal, 0, 1)
-    rank = 1 + above + (equal - 1) / 2
-    users = len(scores)
-    hidden = np.bincount(rows, minlength=users)
-    first = np.full(users, np.inf)
-    np.minimum.at(first, rows, rank)
-    best = np.concatenate([[0.0], np.cumsum(1 / np.log2(np.arange(2, hidden.max() + 2)))])
-    gained = np.bincount(rows, 1 / np.log2(1 + rank), minlength=users)
-    recall = np.bincount(rows, found, minlength=users) / hidden
-    return np.column_stack([recall, 1 / first, gained / best[hidden]])
+    hidden = np.bincount(rows, minlength=len(scores))
+    place = np.arange(scores.shape[1])
+    found = []
+    for gains in (place < cutoff, (place < cutoff) / np.log2(place + 2), 1 / np.log2(place + 2)):
+        total = np.concatenate([[0.0], np.cumsum(gains)])
+        gained = np.bincount(rows, (total[above + equal] - total[above]) / equal, minlength=len(scores))
+        found.append(gained / (total[hidden] if found else hidden))
+    return np.column_stack(found)
 
 
 def standardize(scores: Floats, valid: Flags) -> Floats:
