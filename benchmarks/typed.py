@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.baselines.supervised import Predictions
-from h3gnn.baselines.typed import HGT, RGCN, JoinedBoosting, PathMeans, TypedSystem
+from h3gnn.baselines.typed import HGT, RGCN, JoinedBoosting, PathMeans, TypedNetwork, TypedSystem
 from h3gnn.evaluation.evaluator import Evaluator
 from h3gnn.experiments.run import evaluate_predictions
 from h3gnn.graphs.relational import NodeTable, Relation, RelationalGraph
@@ -98,29 +98,52 @@ def _mask(folder: Path, part: str, nodes: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Method:
-    """A method: how it is called in tables, and its only setting."""
+    """A method with its only setting.
+
+    Attributes:
+        title: for tables.
+        run: returns, from problem, seed and device, an embedding `[nodes, D]` or log-probabilities
+            `[splits, nodes, classes]`.
+        settings: all that the result depends on, besides the problem and the seed.
+        has_chance: whether the seed matters; without, one run is enough.
+        probe: the probe of an embedding.
+    """
 
     title: str
-    system: TypedSystem
+    run: Callable[[Problem, int, torch.device], Tensor]
+    settings: str
+    has_chance: bool = True
+    probe: str = "features"
+
+
+def rival(title: str, system: TypedSystem) -> Method:
+    """Return a system of `h3gnn.baselines.typed` as a method."""
+
+    def run(problem: Problem, seed: int, device: torch.device) -> Tensor:
+        place = device if isinstance(system, TypedNetwork) else torch.device("cpu")
+        parts = (problem.labels, problem.masks["train"], problem.masks["val"])
+        labels, train, val = (one.to(place) for one in parts)
+        return system.fit(problem.graph, problem.type, labels, train, val, seed).cpu()
+
+    return Method(title, run, repr(system), system.has_chance)
 
 
 METHODS = {
-    "paths": Method("features along paths, untrained", PathMeans()),
-    "boosting": Method("boosting on joined columns", JoinedBoosting()),
-    "rgcn": Method("R-GCN", RGCN()),
-    "hgt": Method("HGT", HGT()),
+    "paths": rival("features along paths, untrained", PathMeans()),
+    "boosting": rival("boosting on joined columns", JoinedBoosting()),
+    "rgcn": rival("R-GCN", RGCN()),
+    "hgt": rival("HGT", HGT()),
 }
 
 
-def run_cell(problem: Problem, method: Method, seed: int, *, test: bool) -> Cell:
+def run_cell(problem: Problem, method: Method, seed: int, device: torch.device, *, test: bool) -> Cell:
     """Return the macro-F1 of each split on its validation nodes, and on its test nodes if asked."""
     started = time.perf_counter()
-    masks = problem.masks
-    found = method.system.fit(problem.graph, problem.type, problem.labels, masks["train"], masks["val"], seed)
-    cell: Cell = {"seconds": round(time.perf_counter() - started, 1)}
+    masks, found = problem.masks, method.run(problem, seed, device)
+    cell: Cell = {"device": device.type, "seconds": round(time.perf_counter() - started, 1)}
     for part in ("val", "test") if test else ("val",):
-        evaluator = Evaluator(problem.labels, masks["train"], masks["val"], masks[part], probe="features")
-        if method.system.embeds:
+        evaluator = Evaluator(problem.labels, masks["train"], masks["val"], masks[part], probe=method.probe)
+        if found.ndim == 2:
             evaluator.add(0, found)
             scores = evaluator.result().scores
         else:
@@ -163,6 +186,7 @@ def run(
     graphs: Sequence[str],
     methods: Sequence[str],
     seeds: int,
+    device: torch.device,
     *,
     test: bool,
     again: bool,
@@ -177,17 +201,16 @@ def run(
         problem = Problem.read(data / graph)
         for name in methods:
             method = METHODS[name]
-            settings = repr(method.system)
-            for seed in range(seeds if method.system.has_chance else 1):
+            for seed in range(seeds if method.has_chance else 1):
                 kept = cells.get((graph, name, seed), {})
-                same = kept.get("data") == problem.key and kept.get("settings") == settings
+                same = kept.get("data") == problem.key and kept.get("settings") == method.settings
                 if same and ("test" in kept or not test) and not again:
                     continue
-                found = rounded(run_cell(problem, method, seed, test=test))
+                found = rounded(run_cell(problem, method, seed, device, test=test))
                 shown = " / ".join(f"{100 * one:.1f}" for one in found["val"])
                 print(f"{graph}/{name}, seed {seed}: {shown} in {found['seconds']} s", flush=True)
                 about = {"graph": graph, "method": name, "seed": seed, "data": problem.key}
-                cells[graph, name, seed] = {**about, "settings": settings, **found}
+                cells[graph, name, seed] = {**about, "settings": method.settings, **found}
                 in_order = [cells[key] for key in sorted(cells)]
                 write_json(out, {**made_with(), "cells": in_order})
     return {"cells": list(cells.values())}
@@ -200,6 +223,7 @@ def main() -> None:
     parser.add_argument("--graphs", default=",".join(one for one in CLASSIFIED if one not in HELD_OUT))
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--out", type=Path, default=RESULTS)
     for name in ("test", "again", "table"):
         parser.add_argument(f"--{name}", action="store_true")
@@ -212,9 +236,8 @@ def main() -> None:
     if asked.table:
         print(markdown(read_json(asked.out)))
         return
-    print(
-        markdown(run(asked.data, asked.out, graphs, methods, asked.seeds, test=asked.test, again=asked.again))
-    )
+    kinds = {"test": asked.test, "again": asked.again}
+    print(markdown(run(asked.data, asked.out, graphs, methods, asked.seeds, asked.device, **kinds)))
 
 
 if __name__ == "__main__":
