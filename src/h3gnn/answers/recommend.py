@@ -153,10 +153,10 @@ class _Fit:
             **{"measured": True, "how": how, "hidden_users": len(hidden.users), "hidden": len(hidden.items)},
             "weights": _titles(chosen),
             "scorers": {
-                name: {"setting": list(keys[best[name]][1]), **_summary(one)}
+                name: {"setting": list(keys[best[name]][1]), **summary(one)}
                 for name, one in trials.by_name().items()
             },
-            "chosen": _summary(trials.chosen()),
+            "chosen": summary(trials.chosen()),
         }
 
 
@@ -165,7 +165,8 @@ def _titles(weights: Weights) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda one: -one[1]))
 
 
-def _summary(measures: Any) -> dict[str, dict[str, float]]:
+def summary(measures: Any) -> dict[str, dict[str, float]]:
+    """Return the mean of each measure over users, and its standard error."""
     mean = measures.mean(axis=0)
     error = measures.std(axis=0, ddof=1) / len(measures) ** 0.5
     names = measure_names(CUTOFF)

@@ -43,7 +43,7 @@ def measure_hidden(scores: Floats, rows: Integers, items: Integers, cutoff: int)
     above, equal = (own > at).sum(axis=1), (own == at).sum(axis=1)
     hidden = np.bincount(rows, minlength=len(scores))
     place = np.arange(scores.shape[1])
-    found = []
+    found: list[Floats] = []
     for gains in (place < cutoff, (place < cutoff) / np.log2(place + 2), 1 / np.log2(place + 2)):
         total = np.concatenate([[0.0], np.cumsum(gains)])
         gained = np.bincount(rows, (total[above + equal] - total[above]) / equal, minlength=len(scores))
