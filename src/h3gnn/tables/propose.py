@@ -9,17 +9,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, combinations, count
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from h3gnn.errors import shortened
+from h3gnn.errors import GraphError, shortened
+from h3gnn.graphs.relational import UNKNOWN_TIME
 from h3gnn.tables.engines import Declared
 from h3gnn.tables.roles import END_WORDS, INDEX_NAMES, is_id_name, pairs_of_ends, words_in
 from h3gnn.tables.schema import MATCHING, UNLIKELY_CHANCE, Link, Match, Profile, Question, Schema, TableSchema
 from h3gnn.tables.sources import open_source
+from h3gnn.tables.times import decode_times
 
 UNLIKELY = 0.05
 """With a smaller share, a column is no link, whatever its name."""
@@ -28,6 +31,8 @@ GENERIC = frozenset({"id", "key", "code", "name", "index", "date", "type", "numb
 """Names of keys that say nothing about the table."""
 NOISE = frozenset({"tbl", "table", "tab", "dim", "fact", "data", "dataset", "list"})
 """Words in names of tables that say nothing about their rows."""
+IRREGULAR = {"people": "person", "children": "child", "men": "man", "women": "woman"}
+"""Singular nouns of plural ones."""
 SELF_WORDS = {
     *("parent", "manager", "boss", "supervisor", "reports", "reply", "previous", "next", "root", "superior"),
     "mentor",
@@ -44,10 +49,14 @@ SEQUENCE = frozenset(
 """Words of columns that number the rows that belong to the same ids."""
 NOT_THE_ROW = {
     *("birth", "born", "birthday", "dob", "due", "required", "expires", "expiry", "until", "end", "to"),
-    "update",
+    *("update", "updated", "modified", "modification", "changed", "edited", "last", "limit", "deadline"),
+    *("estimated", "expected", "planned"),
 }
 """Words in dates that are not those of the row."""
-TIME_WORDS = ("time", "timestamp", "date", "datetime", "created", "at", "on", "day", "when", "start", "begin")
+TIME_WORDS = (
+    *("time", "timestamp", "date", "datetime", "created", "creation", "at", "on", "day", "when", "start"),
+    "begin",
+)
 EPOCH_WORDS = frozenset({"time", "timestamp", "epoch", "ts", "created", "date", "unix"})
 EPOCH = (3e8, 4e9)
 """Seconds from 1970 to 1979 and 2096."""
@@ -69,9 +78,12 @@ def stems(name: str) -> Words:
 
 
 def _singular(word: str) -> str:
-    if word.endswith("ies") and len(word) > 4:
-        return word[:-3] + "y"
-    if word.endswith(("sses", "xes", "ches", "shes", "uses")):
+    """Return the singular of a noun; of movies and movie, movy, as of categories and category."""
+    if word in IRREGULAR:
+        return IRREGULAR[word]
+    if ends := re.fullmatch(r"(\w{2,})ies?", word):
+        return ends[1] + "y"
+    if re.search(r"(ss|x|ch|sh|[^aeo]us)es$", word):
         return word[:-2]
     return word[:-1] if word.endswith("s") and not word.endswith(("ss", "us", "is")) else word
 
@@ -156,7 +168,7 @@ class _Inference:
         for name in waiting:
             found = self.profiles[name].candidates
             usual = [one for one in found if one.lower() in ("id", "_id", *INDEX_NAMES)]
-            named = [one for one in found if is_named_after(one, self.words[name])]
+            named = [one for one in found if self._is_own_name(one, self.profiles[name])]
             elsewhere = [one for one in named if places[one.lower()] > 1]
             self.keys[name] = tuple((elsewhere or usual or named)[:1])
         taken = {one.lower() for key in self.keys.values() for one in key} - GENERIC
@@ -168,10 +180,18 @@ class _Inference:
             extends = [
                 one for one in likely if one == profile.names[0] and {*stems(one)} & {*self.words[name]}
             ]
+            if own and is_id_name(profile.names[0]):  # the ids of another table, before others of its own
+                own = [one for one in likely if one in (profile.names[0], own[0])]
             self.keys[name] = tuple((own or extends or self._referenced_texts(profile))[:1])
 
+    def _is_own_name(self, column: str, profile: Profile) -> bool:
+        """Whether a column has the name of its table; a column of numbers needs that of ids."""
+        words = self.words[profile.name]
+        is_text = not len(profile.integers(column))
+        return is_named_after(column, words) and (is_text or _names_ids(column, words))
+
     def _referenced_texts(self, profile: Profile) -> list[str]:
-        """Return unique texts of a table, such as names of countries, that columns of other tables hold."""
+        """Return unique texts of a table, such as codes of countries, that others hold, most used first."""
         texts = [one for one in profile.candidates if not len(profile.integers(one))]
         columns = [
             (other, column)
@@ -179,9 +199,9 @@ class _Inference:
             for column in (other.names if texts and other is not profile else ())
             if other.may_be_id(column)
         ]
-        return [
-            one for one in texts if any(other.match((it,), profile, (one,)).tells for other, it in columns)
-        ]
+        matches = {one: [other.match((it,), profile, (one,)) for other, it in columns] for one in texts}
+        tell = {one: sum(match.tells for match in found) for one, found in matches.items()}
+        return sorted((one for one in texts if tell[one]), key=lambda one: -tell[one])
 
     def _links(self, profile: Profile) -> Iterator[Link]:
         """Yield the links that are declared, or that names and values agree on; others become questions."""
@@ -217,18 +237,17 @@ class _Inference:
         sure: list[tuple[int, Link]] = []
         asked: list[Link] = []
         doubts: list[str] = []
+        rest: list[Profile] = []
         for name, other in self.profiles.items():
             key, evidence = self.keys[name], self._evidence(column, profile, other)
             if is_own and (other is profile or evidence in (1, 2)):
                 continue
-            if not key and evidence == 4 and _names_ids(column, self.words[name]):
-                doubts.append(self._no_key(column, other))
-            if len(key) != 1 or (not evidence and not self._may_be_unnamed_link(profile, column)):
+            doubt = self._key_doubt(profile, column, other, evidence)
+            if doubt is not None:
+                doubts += [doubt] * bool(doubt)
                 continue
-            alternative = next((one for one in other.candidates if one.lower() == column.lower()), key[0])
-            if other is not profile and alternative != key[0] and _names_ids(column):
-                if evidence > 1 or profile.match((column,), other, (alternative,)).share >= MATCHING:
-                    doubts.append(f"{column} may refer to {alternative} of {name}, whose key is {key[0]}")
+            if len(key) != 1 or (not evidence and not self._may_be_unnamed_link(profile, column)):
+                rest.append(other)
                 continue
             match = profile.match((column,), other, key)
             link = Link((column,), name, match.share, _REASONS[evidence])
@@ -236,6 +255,8 @@ class _Inference:
                 sure.append((evidence, link))
             elif self._is_possible(profile, column, other, evidence, match, is_own=is_own):
                 asked.append(link)
+            else:
+                rest.append(other)
         best = max((evidence for evidence, _ in sure), default=0)
         chosen = [link for evidence, link in sure if evidence == best]
         if len(chosen) == 1 and not (best < 3 and doubts):
@@ -243,8 +264,23 @@ class _Inference:
             return
         for link in (*chosen, *asked):
             self._ask(profile.name, _doubt(link, several=len(chosen) > 1), link)
+        if not (is_own or self.declares_links):
+            doubts += [text for other in rest for text in self._other_ids(profile, column, other)]
         for text in doubts:
             self._ask(profile.name, text)
+
+    def _key_doubt(self, profile: Profile, column: str, other: Profile, evidence: int) -> str | None:
+        """Say why a column is not compared with the key of a table: None if it is, "" if nobody need know."""
+        key = self.keys[other.name]
+        if not key and evidence == 4 and _names_ids(column, self.words[other.name]):
+            return self._no_key(column, other)
+        if len(key) != 1 or other is profile or not _names_ids(column):
+            return None
+        alternative = next((one for one in other.candidates if one.lower() == column.lower()), key[0])
+        if alternative == key[0] or (self.declares_links and not evidence):
+            return None
+        likely = evidence > 1 or profile.match((column,), other, (alternative,)).share >= MATCHING
+        return f"{column} may refer to {alternative} of {other.name}, whose key is {key[0]}" * likely
 
     def _evidence(self, column: str, profile: Profile, other: Profile) -> int:
         """Return how clearly a name refers to another table: 0 not at all, 1 perhaps, 4 by its full name."""
@@ -279,8 +315,7 @@ class _Inference:
         if evidence == 2:
             in_role = {*stems(column)[: -len(table)]} <= ROLES
             return in_role or match.tells or (match.coverage >= 0.5 and match.found >= 10)
-        covers = evidence == 4 and match.coverage >= 0.5
-        return _names_ids(column, table) or match.tells or covers
+        return _names_ids(column, table) or match.tells
 
     def _is_possible(
         self, profile: Profile, column: str, other: Profile, evidence: int, match: Match, *, is_own: bool
@@ -301,15 +336,28 @@ class _Inference:
             return match.share > 0.5 and (likely or covers or match.chance < UNLIKELY_CHANCE)
         return match.tells or (likely and covers)
 
+    def _other_ids(self, profile: Profile, column: str, other: Profile) -> Iterator[str]:
+        """Say which column of a table may be referred to, although it is not the key: nearly unique ids."""
+        likely = _is_like_id(profile, column)
+        if other is profile or not (likely or profile.repeats(column)):
+            return
+        for one in other.names:
+            named = is_id_name(one)
+            if (one,) == self.keys[other.name] or not other.may_be_id(one) or other.repeats(one):
+                continue
+            match = profile.match((column,), other, (one,)) if named or not len(other.integers(one)) else None
+            if match is not None and (
+                match.tells or (likely and named and match.share >= MATCHING and match.coverage >= 0.5)
+            ):
+                yield f"{column} may refer to {one} of {other.name}, which is not its key{other.gaps(one)}"
+
     def _no_key(self, column: str, other: Profile) -> str:
         """Say why a table that a column names cannot be linked to."""
         text = f"{column} names {other.name}, which has no key"
         likely = [one for one in other.names if is_named_after(one, self.words[other.name])]
         if not likely:
             return text
-        known = other.texts(likely[0]).dropna()
-        missing, repeated = len(other.frame) - len(known), int(known.duplicated().sum())
-        return f"{text}: its {likely[0]} is missing in {missing:,} rows and repeated in {repeated:,}"
+        return f"{text}: {likely[0]}{other.gaps(likely[0])}"
 
     def _ask_about_composite_links(self, links: Mapping[str, list[Link]]) -> None:
         """Ask about columns that have the names of a key of several columns."""
@@ -343,9 +391,8 @@ class _Inference:
                 self._ask_about_group(group)
 
     def _ask_about_group(self, group: list[tuple[Profile, str]]) -> None:
-        words = [
-            stems(column) for column in dict.fromkeys(one for _, one in group) if not _has_no_name(column)
-        ]
+        named = [one for one in dict.fromkeys(column for _, column in group) if not _has_no_name(one)]
+        words = [[word for word in words_in(one) if word not in ID_WORDS] for one in named]
         last = Counter(one[-1] for one in words if one and one[-1] not in GENERIC)
         kind = last.most_common(1)[0][0] if last else "node"
         taken = {one.kind for one in self.questions} | {one.lower() for one in self.profiles}
@@ -378,7 +425,12 @@ class _Inference:
             return None
         named = {*TIME_WORDS, *words_in(profile.name), *self.words[profile.name]}
         of_row = [one for one in times if {*words_in(one)} <= named]
-        return times[0] if len(times) == 1 else of_row[0] if len(of_row) == 1 else None
+        if len(times) > 1 and len(of_row) != 1:
+            first = _earliest(profile, of_row or times)
+            others = shortened((one for one in times if one != first), 6)
+            self._ask(profile.name, f"{first} may be the time of a row, rather than {others}", time=first)
+            return None
+        return times[0] if len(times) == 1 else of_row[0] if of_row else None
 
 
 _REASONS = (
@@ -460,6 +512,17 @@ def _composite_key(profile: Profile, links: Sequence[Link]) -> Words:
         if (whole or rows**2 / 2 > 5 * possible) and profile.is_key(columns):
             return columns
     return ()
+
+
+def _earliest(profile: Profile, columns: Sequence[str]) -> str:
+    """Return the column of times that is the earliest in most rows."""
+    latest = np.iinfo(np.int64).max
+    times = np.full((len(columns), len(profile.frame)), latest)
+    for at, column in enumerate(columns):
+        with suppress(GraphError):
+            times[at] = decode_times(profile.frame, column, profile.name)
+    first = np.where(times == UNKNOWN_TIME, latest, times).argmin(axis=0)
+    return columns[int(np.bincount(first).argmax())]
 
 
 def _may_be_time(name: str, profile: Profile) -> bool:

@@ -394,6 +394,16 @@ class Profile:
         fraction = sample.str.fullmatch(r"[+-]?\d*[.,]\d+([eE][+-]?\d+)?").mean()
         return not fraction > 0.5 and float(sample.str.len().mean()) <= 64
 
+    def repeats(self, column: str) -> bool:
+        """Whether more than a few values of a column are missing or repeated."""
+        return len(self.distinct((column,))) < 0.9 * len(self.frame)
+
+    def gaps(self, column: str) -> str:
+        """Return in how many rows a value is missing or repeated, for a message."""
+        known = self.texts(column).dropna()
+        missing, repeated = len(self.frame) - len(known), int(known.duplicated().sum())
+        return f", and is missing in {missing:,} rows and repeated in {repeated:,}" * bool(missing + repeated)
+
     def kind(self, column: str) -> str:
         """Return the inferred kind of a column."""
         return infer_column(column, Cells(self.frame[column]), None, self.names).kind
