@@ -107,7 +107,7 @@ def test_only_strong_links_are_choices() -> None:
     data = interactions(graph, "lines", weight="pieces", at_least=3)
     chosen = data.part(data.chosen)
     assert pairs(chosen) == [("x", 20), ("y", 10), ("y", 30)]
-    assert sorted(np.asarray(chosen.weight)) == [3, 4, 6]
+    assert sorted(np.asarray(chosen.strength)) == [3, 4, 6]
     assert any("no choice" in note for note in data.notes)
     assert pairs(data) == LINES  # the others are known
     assert int((~interactions(graph, "lines", weight="pieces").chosen).sum()) == 1  # no pieces
@@ -173,8 +173,8 @@ ONE = np.array([0])
         ("too-few-nodes", {"item_ids": np.array([], dtype=object)}),
         ("edge-out-of-range", {"items": np.array([2])}),
         ("edge-shape", {"time": np.array([1, 2])}),
-        ("edge-weight-not-positive", {"weight": np.array([np.nan])}),
-        ("no-edges", {"weight": np.array([0.0])}),
+        ("edge-weight-not-positive", {"strength": np.array([np.nan])}),
+        ("no-edges", {"strength": np.array([0.0])}),
         ("no-edges", {"users": ONE[:0], "items": ONE[:0]}),
     ],
 )

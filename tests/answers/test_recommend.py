@@ -83,7 +83,7 @@ def test_the_latest_items_are_hidden() -> None:
 
 def test_links_that_are_no_choice_are_never_hidden() -> None:
     rows = [("ann", "a", 1), ("ann", "b", 2), ("ann", "c", 3)]
-    data = links_of(rows, weight=np.array([1.0, 1, 0]))
+    data = links_of(rows, strength=np.array([1.0, 1, 0]))
     assert hidden_pairs(data, hide_latest(data, repeats=False)) == [("ann", "b")]
 
 
@@ -151,9 +151,9 @@ def test_repeats_are_recommended_where_they_are_normal() -> None:
 
 
 def test_items_that_a_user_rejected_are_not_recommended() -> None:
-    weight = np.ones(len(TASTE.users))
-    weight[3] = 0
-    data = replace(TASTE, weight=weight)
+    strength = np.ones(len(TASTE.users))
+    strength[3] = 0
+    data = replace(TASTE, strength=strength)
     rejected = data.item_ids[data.items[3]]
     for repeats in (False, True):
         assert rejected not in set(fit_recommender(data, repeats=repeats).rank([0], 40)["item"])
@@ -172,7 +172,7 @@ def test_nobody_is_recommended_to_itself() -> None:
 def test_the_order_of_rows_users_and_items_is_irrelevant(seed: int) -> None:
     random = np.random.default_rng(seed)
     vectors = [random.normal(size=(size, 5)).astype(np.float32) for size in TASTE.shape]
-    data = replace(TASTE, weight=random.random(len(TASTE.users)) + 0.5)
+    data = replace(TASTE, strength=random.random(len(TASTE.users)) + 0.5)
     users, items, rows = (random.permutation(size) for size in (*data.shape, len(data.users)))
     other = replace(
         data,
@@ -433,7 +433,7 @@ def test_recommendations_are_valid(seed: int, repeats: bool, tmp_path: Path) -> 
         random.integers(0, items, links),
         np.array([f"u{one}" for one in range(users)]),
         np.array([f"i{one}" for one in range(items)]),
-        weight=np.append(random.integers(0, 3, links - 1), 1.0),
+        strength=np.append(random.integers(0, 3, links - 1), 1.0),
         time=random.integers(0, 9, links) if seed % 2 else None,
     )
     vectors = random.normal(size=(users, 3)) if seed % 3 else None

@@ -21,7 +21,7 @@ Flags = npt.NDArray[np.bool_]
 
 MOST_HOPS = 4
 """Hops from a row of the table to a user or an item."""
-COLUMNS = ("users", "items", "weight", "time", "baskets")
+COLUMNS = ("users", "items", "strength", "time", "baskets")
 """What is known about each link."""
 
 
@@ -32,7 +32,7 @@ class Interactions:
     Attributes:
         users, items: int64 `[links]`, positions from 0.
         user_ids, item_ids: of all users and items, also of those without links.
-        weight: strength of each link, or None; a link with the weight 0 is known, but no choice.
+        strength: of each link, or None; a link with the strength 0 is known, but no choice.
         time: int64 `[links]`, any unit, or None.
         baskets: int64 `[links]`, which links belong together, such as those of one order; by default those
             of one user.
@@ -44,7 +44,7 @@ class Interactions:
     items: Integers
     user_ids: npt.NDArray[Any]
     item_ids: npt.NDArray[Any]
-    weight: npt.NDArray[Any] | None = None
+    strength: npt.NDArray[Any] | None = None
     time: Integers | None = None
     baskets: Integers | None = None
     user_type: str = "user"
@@ -65,7 +65,7 @@ class Interactions:
             if column is not None and len(column) != len(self.users):
                 message = f"{name} must have one value per link: {len(self.users)}, not {len(column)}"
                 raise GraphError(message, code="edge-shape")
-        if self.weight is not None and not bool(np.all(np.isfinite(self.weight) & (self.weight >= 0))):
+        if self.strength is not None and not bool(np.all(np.isfinite(self.strength) & (self.strength >= 0))):
             message = "strengths of links must not be negative: say from which value on a link is a choice "
             raise GraphError(message + "(--at-least)", code="edge-weight-not-positive")
         if not self.chosen.any():
@@ -80,7 +80,7 @@ class Interactions:
     @property
     def chosen(self) -> Flags:
         """Which links are choices, bool `[links]`."""
-        return np.ones(len(self.users), bool) if self.weight is None else np.asarray(self.weight > 0)
+        return np.ones(len(self.users), bool) if self.strength is None else np.asarray(self.strength > 0)
 
     @property
     def pairs(self) -> Integers:
@@ -97,15 +97,15 @@ class Interactions:
         """Return the links with users, items and links sorted, and former positions of users and items."""
         first, second = (np.argsort(ids, kind="stable") for ids in (self.user_ids, self.item_ids))
         users, items = np.argsort(first)[self.users], np.argsort(second)[self.items]
-        more = [one for one in (self.baskets, self.weight, self.time) if one is not None]
+        more = [one for one in (self.baskets, self.strength, self.time) if one is not None]
         found = replace(self, users=users, items=items, user_ids=self.user_ids[first])
         found = replace(found, item_ids=self.item_ids[second])
         return found.part(np.lexsort((*more, items, users))), first, second
 
     def matrix(self) -> Any:
-        """Return the choices as a CSR matrix `[users, items]`: log(1 + weight / median weight)."""
-        weight = np.ones(len(self.users)) if self.weight is None else self.weight.astype(np.float64)
-        found = sp.coo_array((weight, (self.users, self.items)), shape=self.shape).tocsr()
+        """Return the choices as a CSR matrix `[users, items]`: log(1 + strength / median strength)."""
+        strength = np.ones(len(self.users)) if self.strength is None else self.strength.astype(np.float64)
+        found = sp.coo_array((strength, (self.users, self.items)), shape=self.shape).tocsr()
         found.eliminate_zeros()
         if found.nnz:
             found.data = np.log1p(found.data / np.median(found.data))
@@ -274,7 +274,7 @@ def interactions(
         table: a table or a relation.
         users, items: type, column or path of either end.
         weight: column of the table with the strength of each link, one of its `labels`.
-        at_least: links with a lower weight are no choice; such items are not recommended either.
+        at_least: weaker links are no choice; such items are not recommended either.
 
     Raises:
         InputError: if it is not clear who chooses what; the message lists the ends.
@@ -314,7 +314,7 @@ def interactions(
 def _strength(
     graph: RelationalGraph, table: str, column: str, at_least: float | None, notes: list[str]
 ) -> npt.NDArray[Any]:
-    """Return the weight of each row, 0 where it is missing or too low to be a choice."""
+    """Return the strength of each row, 0 where it is missing or too low to be a choice."""
     cells = graph.type(table).labels.get(column)
     if cells is None:
         message = f"the values of {column!r} were not read with the table {table!r}: name it as the label"

@@ -148,7 +148,8 @@ class _Fit:
         best, weights = trials.choose()
         chosen = {keys[at]: float(weights[at]) for at in np.flatnonzero(weights)}
         how = f"{len(hidden.items):,} items of {len(hidden.users):,} users were hidden from the scorers; "
-        how += "scorer, settings and blend for each fifth of the users were chosen by the others"
+        how += "scorer, settings and blend for each fifth of the users were chosen by the others; used: "
+        how += " and ".join(f"{share:.0%} {title}" for title, share in _titles(chosen).items())
         return chosen, {
             **{"measured": True, "how": how, "hidden_users": len(hidden.users), "hidden": len(hidden.items)},
             "weights": _titles(chosen),
@@ -197,6 +198,7 @@ def fit_recommender(
     if users is not None:
         users = np.column_stack([users, np.ones(len(users), np.float32)])
     share = repeats_share(data)
+    how = f"{share:.0%} of the latest links repeat an earlier one" if repeats is None else "as asked"
     repeats = share >= REPEATED if repeats is None else repeats
     fit = _Fit(data, users, items, repeats, seed)
     weights, measured = fit.choose(hide_latest(data, repeats=repeats, seed=seed), kinds, DEFAULT)
@@ -213,7 +215,10 @@ def fit_recommender(
         **{"links": fitted.links.nnz, "repeats": repeats, "repeated": share, "cutoff": CUTOFF},
         "known_users": {"users": int((~fitted.known.cold).sum()), **measured},
         "new_users": {"users": int(fitted.known.cold.sum()), **measured_new},
-        "notes": list(data.notes),
+        "notes": [
+            *data.notes,
+            f"items of a user are {'also' if repeats else 'not'} recommended again: {how}",
+        ],
     }
     return Recommender(
         data.user_type,
