@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -14,21 +13,26 @@ import numpy.typing as npt
 import pandas as pd
 
 from h3gnn.answers.prediction import Predictions, check_labels, predict_nodes
-from h3gnn.errors import GraphError, InputError, shortened
+from h3gnn.answers.recommend import recommender_for
+from h3gnn.answers.recommender import CUTOFF, Recommender
+from h3gnn.errors import InputError, shortened
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.clustering import pick_clusters
 from h3gnn.evaluation.decisions import Rule
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.ids import find_ids
-from h3gnn.graphs.relational import UNKNOWN_TIME, RelationalGraph
-from h3gnn.graphs.type_view import type_view
+from h3gnn.graphs.paths import PathFeatures
+from h3gnn.graphs.provenance import Repair
+from h3gnn.graphs.relational import UNKNOWN_TIME, NodeTable, RelationalGraph
+from h3gnn.graphs.type_view import type_view, uses_row_times
 from h3gnn.settings import as_plain
 from h3gnn.storage.databases import (
+    FittedLinks,
     FittedType,
     StoredDatabase,
     check_new_folder,
     folder_of,
     is_database,
+    links_folder_of,
     read_rows,
     read_stored,
     write_database,
@@ -37,17 +41,14 @@ from h3gnn.storage.databases import (
 from h3gnn.storage.models import DESCRIPTION as MODEL_FILE
 from h3gnn.storage.runs import has_begun
 from h3gnn.tables.database import Column, read_database
-from h3gnn.tables.names import find_name, row_names
-from h3gnn.tables.opened import OpenedTables
-from h3gnn.tables.predicted import Predicted
-from h3gnn.tables.propose import infer_schema
-from h3gnn.tables.schema import Schema, accept_questions, check_schema, read_schema
+from h3gnn.tables.names import Rows, row_names
+from h3gnn.tables.opened import Accept, OpenedTables
+from h3gnn.tables.predicted import Predicted, find_type, types_of
+from h3gnn.tables.schema import Schema
 from h3gnn.tables.times import parse_time
 
 Train = Callable[[H3GNN, Graph, Path | None], H3GNN]
 Flags = npt.NDArray[np.bool_]
-NOT_COMPARED = ("device", "verbose")
-"""Settings that may differ between the calls that use a folder."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +96,8 @@ class Database:
         schema: keys, links and times, or a schema file; by default declared or inferred ones.
         as_of: a date; later rows are not used.
         columns: kinds of columns, `{"loan.duration": "number", "loan.closed": "identifier"}`.
-        accept: questions of an inferred schema whose proposals are accepted, "1,3" or "all".
+        accept: questions of an inferred schema whose proposals are accepted, "1,3" or "all"; or a function of
+            the schema that returns their numbers.
         model: the `H3GNN` whose settings all models have.
 
     Attributes:
@@ -111,20 +113,27 @@ class Database:
         schema: Schema | str | Path | None = None,
         as_of: Any = None,
         columns: Mapping[str, str] | None = None,
-        accept: str | Sequence[int] | None = None,
+        accept: Accept | None = None,
         model: H3GNN | None = None,
     ) -> None:
         self.folder = None if folder is None else Path(folder)
         self.train: Train = fit_and_save
         self._models: dict[FittedType, H3GNN] = {}
+        self._recommenders: dict[str, Recommender] = {}
         self._graph: tuple[str | None, RelationalGraph] | None = None
-        self._rows: dict[str, pd.DataFrame] = {}
+        self._rows: dict[str, Rows] = {}
         found = None
         if self.folder is not None and is_database(self.folder):
             found = read_stored(self.folder)
         elif self.folder is not None:
             check_new_folder(self.folder)
-        known = self._schema_of(source, schema, accept) if found is None or accept or schema else None
+        known = None
+        if found is None or accept or schema:
+            if source is None:
+                where = f"{self.folder} holds no models yet: " if self.folder else ""
+                raise InputError(f"{where}name the tables (--tables SOURCE)", code="tables-missing")
+            self.source = OpenedTables.open(source)
+            known = self.source.schema(schema, accept)
         asked: dict[str, Any] = {
             "as_of": None if as_of is None else str(as_of),
             "columns": dict(columns or {}),
@@ -148,55 +157,30 @@ class Database:
         read_stored(Path(folder))  # an error if there is none
         return cls(source, folder=folder)
 
-    def _schema_of(
-        self, source: Any, schema: Schema | str | Path | None, accept: str | Sequence[int] | None
-    ) -> Schema:
-        """Return the schema of new tables: the given one, that of a schema file, or the inferred one."""
-        if source is None:
-            where = f"{self.folder} holds no models yet: " if self.folder else ""
-            raise InputError(f"{where}name the tables (--tables SOURCE)", code="tables-missing")
-        self.source = OpenedTables.open(source)
-        given = self.source.given if schema is None else schema
-        if isinstance(given, str | Path):
-            given = read_schema(Path(given))[0]
-        known = infer_schema(self.source) if given is None else check_schema(given, self.source)
-        return known if accept is None else accept_questions(known, accept)
-
     @cached_property
     def source(self) -> OpenedTables:
         """The tables; those of a folder must be the ones that were read first."""
-        if self.stored.source is None:
-            message = "the tables of this database were data frames: give them again"
-            raise InputError(message, code="tables-missing")
-        try:
-            opened = OpenedTables.open(self.stored.source)
-        except InputError as error:
-            message = f"{error}; the tables are needed: name them (--tables SOURCE)"
-            raise InputError(message, code=error.code) from None
-        opened.check_same(self.stored.read, str(self.folder))
-        return opened
+        return OpenedTables.again(self.stored.source, self.stored.read, str(self.folder))
 
     def _same(
-        self, found: StoredDatabase, source: Any, known: Schema | None, asked: Mapping[str, Any]
+        self, found: StoredDatabase, source: Any, schema: Schema | None, asked: Mapping[str, Any]
     ) -> StoredDatabase:
         """Return what a folder holds after a comparison with the tables and options that are given."""
-        remedy = "omit it, or choose another folder"
+        if asked["params"] and not found.fitted:  # the settings are those of models
+            found = replace(found, params=asked["params"])
         for name, given in asked.items():
-            different = name if given and name != "params" and getattr(found, name) != given else ""
-            if name == "params" and given is not None:
-                different = _difference(found.params, given)
-            if different:
-                message = f"{self.folder} was fitted with another {different.replace('_', ' ')}"
-                raise InputError(f"{message}: {remedy}", code="already-fitted")
+            found.check_same(given if name == "params" or not given else {name: given}, str(self.folder))
         if source is None:
             return found
-        if known is None:
+        if schema is None:
             self.source = OpenedTables.open(source)
-            known = None if self.source.given is None else check_schema(self.source.given, self.source)
+            schema = None if self.source.given is None else self.source.schema()
         self.source.check_same(found.read, str(self.folder))
-        if known is not None and known.as_dict()["tables"] != found.schema.as_dict()["tables"]:
-            message = f"{self.folder} was fitted with other keys, links, times or nodes"
-            raise InputError(f"{message}: {remedy}", code="already-fitted")
+        if schema is not None and schema.as_dict()["tables"] != found.schema.as_dict()["tables"]:
+            message = (
+                f"{self.folder} was fitted with other keys, links, times or nodes: omit them, or choose "
+            )
+            raise InputError(f"{message}another folder", code="already-fitted")
         return replace(found, source=self.source.place or found.source)
 
     @property
@@ -207,8 +191,7 @@ class Database:
     @property
     def types(self) -> tuple[str, ...]:
         """The node types: tables, and columns whose values are nodes."""
-        values = (kind for table in self.schema.tables.values() for kind in table.nodes)
-        return tuple(dict.fromkeys((*self.schema.tables, *values)))
+        return types_of(self.schema)
 
     @property
     def fitted(self) -> tuple[FittedType, ...]:
@@ -223,15 +206,7 @@ class Database:
 
     def type_of(self, name: str) -> str:
         """Return the node type of a name, which may differ in case."""
-        found = [one for one in self.types if one == name] or [
-            one for one in self.types if one.lower() == name.lower()
-        ]
-        if len(found) != 1:
-            near = get_close_matches(name.lower(), [one.lower() for one in self.types], 1, cutoff=0.7)
-            meant = next((f"; did you mean {one}?" for one in self.types if one.lower() in near), "")
-            message = f"there is no table or node type {name!r}; there are {shortened(self.types, 16)}{meant}"
-            raise GraphError(message, code="type-unknown")
-        return found[0]
+        return find_type(self.schema, name)
 
     def named(self, name: str | None) -> tuple[str, str | None]:
         """Return the type, and the column to predict, of a name such as `loan` or `loan.status`.
@@ -287,18 +262,20 @@ class Database:
         node_type, label = self.named(name)
         known = self.stored.find(node_type, label)
         if known is not None and self._is_fitted(known):
-            for option, value, default in (("task", task, "auto"), ("label_time", label_time, None)):
-                if value not in (default, getattr(known, option)):
-                    message = f"{known.title} was fitted with another {option.replace('_', ' ')}"
-                    raise InputError(f"{message}: omit it, or choose another folder", code="already-fitted")
+            known.check_same({"task": None if task == "auto" else task, "label_time": label_time})
             return known
         if known is not None:  # its training was stopped
             task = known.task if task == "auto" else task
             label_time = label_time or known.label_time
-        view = self.view(node_type, label, task=task, label_time=label_time)
+        graph = self.graph(None if label is None else f"{node_type}.{label}")
+        label_time, notes = _label_time(graph, node_type, label, label_time)
+        view = type_view(graph, node_type, label=label, task=task, label_time=label_time)
+        view = view.with_repairs(*notes)
+        self._rows[node_type] = self._read_rows(graph.type(node_type))
         check(view)
         fitted = FittedType(node_type, label, folder_of(node_type, label), label_time, task)
-        self._begin(fitted)
+        others = [one for one in self.stored.fitted if (one.type, one.label) != (node_type, label)]
+        self._record(node_type, fitted=(*others, fitted))  # before the work, so that it can be continued
         run = None if self.folder is None else self.folder / fitted.folder
         self._models[fitted] = self.train(self.new_model(), view, run)
         return fitted
@@ -318,32 +295,29 @@ class Database:
         """Return a model with the settings of this database."""
         return H3GNN.from_settings(dict(self.stored.params))
 
-    def _begin(self, fitted: FittedType) -> None:
-        """Record a model, and the names and times of its rows, before it is fitted."""
-        others = [one for one in self.stored.fitted if (one.type, one.label) != (fitted.type, fitted.label)]
-        self.stored = replace(self.stored, fitted=(*others, fitted))
-        rows = self._rows[fitted.type] = self._read_rows(fitted)
+    def _record(self, *types: str, **changes: Any) -> None:
+        """Store changes of the description, and the names and times of the rows of some types."""
+        self.stored = replace(self.stored, **changes)
         if self.folder is not None:
+            for name in types:
+                write_rows(self.folder, name, self._rows[name].table)
             write_database(self.folder, self.stored)
-            write_rows(self.folder, fitted.type, rows)
 
-    def _read_rows(self, fitted: FittedType) -> pd.DataFrame:
-        """Return id, name and time of each row of a type."""
-        label = None if fitted.label is None else f"{fitted.type}.{fitted.label}"
-        table = self.graph(label).type(fitted.type)
+    def _read_rows(self, table: NodeTable) -> Rows:
         ids = [str(one) for one in table.ids.tolist()]
-        names = row_names(self.source, self.schema, fitted.type) if table.has_ids else {}
+        names = row_names(self.source, self.schema, table.name) if table.has_ids else {}
         named = pd.Series([names.get(one) for one in ids], dtype=object)
         time = np.full(len(ids), UNKNOWN_TIME) if table.time is None else table.time
-        return pd.DataFrame({"node": pd.Series(ids, dtype=object), "name": named, "time": time})
+        rows = pd.DataFrame({"node": pd.Series(ids, dtype=object), "name": named, "time": time})
+        return Rows(table.name, rows)
 
-    def rows(self, node_type: str) -> pd.DataFrame:
-        """Return `node`, `name` and `time` of each row of a fitted type, in the order of its nodes."""
+    def rows(self, node_type: str) -> Rows:
+        """Return keys, names and times of the rows of a fitted type, in the order of its nodes."""
         if node_type not in self._rows:
             found = None if self.folder is None else read_rows(self.folder, node_type)
             if found is None:
                 raise InputError(f"{self.folder} has no rows of {node_type}", code="rows-missing")
-            self._rows[node_type] = found
+            self._rows[node_type] = Rows(node_type, found)
         return self._rows[node_type]
 
     def ask(
@@ -365,7 +339,7 @@ class Database:
 
     def _later(self, node_type: str, date: Any, known: Flags) -> Flags:
         """Return which labelled rows are of a date or later."""
-        time = self.rows(node_type)["time"].to_numpy()
+        time = self.rows(node_type).table["time"].to_numpy()
         if (time == UNKNOWN_TIME).all():
             message = f"the rows of {node_type} have no times: name the column in a schema file (time = …)"
             raise InputError(message, code="time-missing")
@@ -415,7 +389,7 @@ class Database:
             allow_leaks=allow_leaks,
             seed=seed,
         )
-        return replace(found, table=self.with_names(asked.fitted.type, found.table))
+        return replace(found, table=self.rows(asked.fitted.type).beside(found.table))
 
     def embed(self, name: str) -> pd.DataFrame:
         """Return the embedding of each node of a type, indexed by its key."""
@@ -425,16 +399,15 @@ class Database:
 
     def similar(self, name: str, nodes: Any, k: int = 10) -> pd.DataFrame:
         """Return the most similar rows of the same type for each of some keys or names."""
-        fitted = self.fit(name)
-        model = self.loaded(fitted)
-        given = [nodes] if isinstance(nodes, str) or np.ndim(nodes) == 0 else list(nodes)
-        keys = self.find(fitted.type, model.graph_.node_ids, given)
-        return self.with_names(fitted.type, model.similar(keys, k))
+        wanted = listed(nodes)
+        fitted = self.fit(name, check=lambda view: self.rows(self.named(name)[0]).find(view.node_ids, wanted))
+        model, rows = self.loaded(fitted), self.rows(fitted.type)
+        return rows.beside(model.similar(rows.find(model.graph_.node_ids, wanted), k))
 
     def anomalies(self, name: str) -> pd.DataFrame:
         """Return all rows of a type by anomaly score, the highest first."""
         fitted = self.fit(name)
-        return self.with_names(fitted.type, self.loaded(fitted).anomalies())
+        return self.rows(fitted.type).beside(self.loaded(fitted).anomalies())
 
     def cluster(self, name: str, clusters: int | None = None, *, seed: int = 0) -> pd.Series[Any]:
         """Return the cluster of each row; without a number of clusters, the silhouette chooses it."""
@@ -442,39 +415,75 @@ class Database:
         found, _ = pick_clusters(model.embedding_, None if clusters is None else [clusters], seed=seed)
         return pd.Series(found, pd.Index(model.graph_.node_ids, name="node"), name="cluster")
 
-    def find(self, node_type: str, ids: npt.NDArray[Any], wanted: Sequence[Any]) -> list[Any]:
-        """Return the keys of rows that are given by their keys or names."""
-        known = find_ids(np.array([str(one) for one in wanted], dtype=object), ids)
-        named = list(zip(wanted, known.tolist(), strict=True))
-        return [ids[at if at >= 0 else self._named(node_type, str(one))] for one, at in named]
+    def recommender(
+        self,
+        table: str,
+        *,
+        users: str | None = None,
+        items: str | None = None,
+        weight: str | None = None,
+        at_least: float | None = None,
+    ) -> Recommender:
+        """Return what ranks the items that the rows of a table link to users; it is fitted once.
 
-    def _named(self, node_type: str, wanted: str) -> int:
-        """Return the position of the row with a name."""
-        rows = self.rows(node_type)
-        names = rows["name"].fillna("").tolist()
-        found = find_name(wanted, names)
-        if len(found) == 1:
-            return int(found[0])
-        if len(found):
-            message = f"{len(found)} rows of {node_type} are called {wanted!r}: choose one of the keys "
-            raise InputError(message + shortened(rows["node"].iloc[found], 8), code="name-ambiguous")
-        some = [one for one in names if one] or rows["node"].tolist()
-        near = get_close_matches(wanted, some, 1, cutoff=0.6)
-        message = f"{node_type} has no row with the key or name {wanted!r}; there are {shortened(some, 3)}"
-        raise InputError(message + (f"; did you mean {near[0]!r}?" if near else ""), code="unknown-node")
+        Args:
+            table: a table whose rows lead to users and items, such as ratings.
+            users, items, weight, at_least: as of `h3gnn.answers.recommend.recommender_for`.
+        """
+        asked = FittedLinks(self.type_of(table), users, items, weight, at_least)
+        known = next((one for one in self.stored.links if one.table == asked.table), None)
+        if known is not None:
+            known.check_same(vars(asked))
+        if known is not None and asked.table not in self._recommenders and self.folder is not None:
+            self._recommenders[asked.table] = Recommender.load(self.folder / links_folder_of(asked.table))
+        if known is None:
+            graph = self.graph(None if weight is None else f"{asked.table}.{weight}")
+            found = recommender_for(
+                graph, seed=int(self.stored.params.get("random_state") or 0), **vars(asked)
+            )
+            if self.folder is not None:
+                found.save(self.folder / links_folder_of(asked.table))
+            self._recommenders[asked.table] = found
+            types = dict.fromkeys([found.user_type, found.item_type])
+            self._rows |= {name: self._read_rows(graph.type(name)) for name in types}
+            self._record(*types, links=(*self.stored.links, asked))
+        return self._recommenders[asked.table]
 
-    def with_names(self, node_type: str, table: pd.DataFrame) -> pd.DataFrame:
-        """Return a table of answers with the names of its nodes beside their keys."""
-        rows = self.rows(node_type)
-        names = dict(zip(rows["node"], rows["name"].fillna(""), strict=True))
-        if not any(names.values()):
-            return table
-        found = table.copy()
-        for column, title in (("similar", "similar_name"), ("node", "name")):
-            if column in found:
-                texts = [names.get(str(one), "") for one in found[column]]
-                found.insert(list(found).index(column) + 1, title, texts)
-        return found
+    def recommend(self, table: str, users: Any = None, top: int = CUTOFF, **options: Any) -> pd.DataFrame:
+        """Return the best new items for some users, or all, as of `Recommender.rank`.
+
+        Args:
+            table: as of `recommender`, which has the options.
+            users: keys or names.
+            top: items for each.
+        """
+        found = self.recommender(table, **options)
+        rows = self.rows(found.user_type)
+        keys = found.user_ids if users is None else rows.find(found.user_ids, listed(users))
+        ranked = rows.beside(found.rank(keys, top), ("user",))
+        return self.rows(found.item_type).beside(ranked, ("item",))
+
+    def together(self, table: str, items: Any, top: int = CUTOFF, **options: Any) -> pd.DataFrame:
+        """Return the items that are most often chosen together with some, as of `Recommender.together`."""
+        found = self.recommender(table, **options)
+        rows = self.rows(found.item_type)
+        return rows.beside(found.together(rows.find(found.item_ids, listed(items)), top), ("similar", "item"))
+
+
+def _label_time(
+    graph: RelationalGraph, node_type: str, label: str | None, given: str | None
+) -> tuple[str | None, tuple[Repair, ...]]:
+    """Return whether labels are of the times of their rows; report it if that is not given."""
+    if given is not None or label is None or not uses_row_times(PathFeatures(graph, node_type), None):
+        return given, ()
+    message = f"{node_type}.{label} counts as of the time of its row, so that no later row is used "
+    message += "(--label-time row); if it is of today, choose --label-time now"
+    return "row", (Repair("label-time", message, fields=(label,)),)
+
+
+def listed(given: Any) -> list[Any]:
+    """Return keys or names as a list; a single one may be given alone."""
+    return [given] if isinstance(given, str) or np.ndim(given) == 0 else list(given)
 
 
 def fit_and_save(model: H3GNN, graph: Graph, folder: Path | None) -> H3GNN:
@@ -487,11 +496,3 @@ def fit_and_save(model: H3GNN, graph: Graph, folder: Path | None) -> H3GNN:
 
 def _plain_settings(model: H3GNN) -> dict[str, Any]:
     return {name: as_plain(value) for name, value in model.get_settings().items()}
-
-
-def _difference(known: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
-    """Return the first setting that differs, with both values; "" for none."""
-    for name, value in asked.items():
-        if name not in NOT_COMPARED and known.get(name) != value:
-            return f"{name} ({known.get(name)!r}, not {value!r})"
-    return ""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.databases import find_run, split_type
+from h3gnn.cli.databases import find_run, is_about_tables, open_links, split_type
 from h3gnn.cli.options import (
     File,
     Number,
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHOWN_LINKS = 20
+MOST_SHOWN = 5
+"""Users and items for which recommendations are printed; the file has all."""
+_recommend = partial(option, panel="Recommendations")
 EXPORTS = {
     "parquet": "embeddings.parquet",
     "csv": "embeddings.csv",
@@ -71,9 +75,10 @@ def similar(
     """
     options.check_table(out)
     tables, nodes = split_type(run, nodes, tables)
-    found = find_run(run, tables, device)
+    candidates = [] if among is None else among.split(",")
+    found = find_run(run, tables, device, [*nodes, *candidates])
     model = options.open_run(found.run, device, unfinished=unfinished)
-    others = None if among is None else found.keys(model, among.split(","))
+    others = found.keys(model, candidates) or None
     table = found.with_names(model.similar(found.keys(model, nodes), k, among=others))
     if out is not None:
         write_table(out, table, safe=safe_csv)
@@ -139,12 +144,32 @@ def anomalies(
     echo_written(out)
 
 
+@takes_graph
 def links(
+    *,
     run: RunArgument,
-    nodes: Annotated[list[str] | None, argument("Only pairs with one of these nodes.", "NODE…")] = None,
-    top: Annotated[int, option("Number of pairs.", min=1)] = 100,
+    nodes: Annotated[
+        list[str] | None,
+        argument("Only pairs with one of these nodes; of several tables, the table with the links.", "NODE…"),
+    ] = None,
+    top: Annotated[
+        Number, option("Number of pairs (default 100), or of items for each user (default 20).", min=1)
+    ] = None,
     check: Annotated[str, option("refit (without some edges, to score on them) or none.")] = "refit",
+    to: Annotated[
+        list[str] | None,
+        _recommend("Key or name of a user, whom items are recommended to; default: all.", "--for"),
+    ] = None,
+    together: Annotated[
+        list[str] | None,
+        _recommend("Key or name of an item: list what is chosen together with it.", "--together"),
+    ] = None,
+    users: Annotated[Text, _recommend("Who chooses: a type, or a column that leads to it.")] = None,
+    items: Annotated[Text, _recommend("What is chosen: a type, or a column that leads to it.")] = None,
+    weight: Annotated[Text, _recommend("Column with the strength of each link.", metavar="COLUMN")] = None,
+    at_least: Annotated[float | None, _recommend("Weaker links are no choice.", metavar="NUMBER")] = None,
     out: TableOption = None,
+    tables: Tables,
     safe_csv: options.SafeCsvOption = False,
     unfinished: options.UnfinishedOption = False,
     device: options.DeviceOption = "auto",
@@ -153,9 +178,80 @@ def links(
     """List the most probable missing edges, with scores on hidden edges.
 
     `h3gnn links run/ --top 50 --out links.csv`
+
+    Of several linked tables, recommend items to users: `h3gnn links shop/ ratings --for 17 --tables data/
+    --weight stars --at-least 4`, or `h3gnn links shop/ orderlines --together "green tea"`.
     """
     options.check_table(out)
     check_choice("--check", check, ("refit", "none"))
+    how: dict[str, Any] = {"users": users, "items": items, "weight": weight, "at_least": at_least}
+    if is_about_tables(run, tables):
+        database, (table, *more) = open_links(run, nodes or [], tables, device)
+        found = database.recommender(table, **how)
+        wanted = [*more, *(to or [])]
+        if together and wanted:
+            raise InputError("--together lists items for items: omit --for", code="option-conflict")
+        if together:
+            listed = database.together(table, together, top or SHOWN_LINKS)
+        else:
+            listed = database.recommend(table, wanted or None, top or SHOWN_LINKS)
+        if out is not None:
+            write_table(out, listed, safe=safe_csv)
+        if as_json:
+            echo_json({"links": _records(listed), **found.scores, "out": out})
+            return
+        _print_recommended(listed, found.scores)
+        echo_written(out)
+        return
+    tables.check_unused()
+    if given := [name for name, one in {"for": to, "together": together, **how}.items() if one is not None]:
+        message = f"--{given[0].replace('_', '-')} needs several tables (--tables SOURCE)"
+        raise InputError(message, code="option-needs-tables")
+    _missing_edges(
+        run, nodes, top or 100, check, out, device, safe=safe_csv, unfinished=unfinished, as_json=as_json
+    )
+
+
+def _print_recommended(table: pd.DataFrame, scores: dict[str, Any]) -> None:
+    """Print the items for some users or items, and how well hidden items were ranked."""
+    first = str(table.columns[0])
+    for key, rows in list(table.groupby(first, sort=False))[:MOST_SHOWN]:
+        name = f" {rows[f'{first}_name'].iloc[0]}" if f"{first}_name" in rows else ""
+        shown = rows.drop(columns=[first, f"{first}_name"], errors="ignore")
+        cells = [
+            [f"{one:.3f}" if isinstance(one, float) else str(one) for one in row.values()]
+            for row in _records(shown)
+        ]
+        what = "Recommended to" if first == "user" else "Together with"
+        print_table(f"{what} {key}{name}", [str(one).replace("_", " ") for one in shown], cells)
+    if table[first].nunique() > MOST_SHOWN:
+        typer.echo(f"{table[first].nunique():,} in all: --out FILE writes them")
+    for group in ("known_users", "new_users") if first == "user" else ():
+        one, title = scores[group], group.replace("_", " ")
+        if one["measured"]:
+            every = {"chosen": one["chosen"], **one["scorers"]}
+            main = next(iter(one["chosen"]))
+            figures = [
+                f"{name} {of[main]['mean']:.3f} ± {of[main]['error']:.3f}" for name, of in every.items()
+            ]
+            typer.echo(f"{title}, {main}: {', '.join(figures)}")
+        typer.echo(f"{title}: {one['how']}")
+    for note in scores["notes"]:
+        say(f"note: {note}")
+
+
+def _missing_edges(
+    run: Path,
+    nodes: list[str] | None,
+    top: int,
+    check: str,
+    out: Path | None,
+    device: str,
+    *,
+    safe: bool,
+    unfinished: bool,
+    as_json: bool,
+) -> None:
     model = options.open_run(run, device, unfinished=unfinished).set_params(verbose=True)
     if check == "refit":
         seconds = model.cost_.get("seconds")
@@ -163,7 +259,7 @@ def links(
         say(f"hiding edges and fitting again without them{took} …")
     found = model.links(nodes or None, top=top, check=check == "refit")
     if out is not None:
-        write_table(out, found.table, safe=safe_csv)
+        write_table(out, found.table, safe=safe)
     rows = _records(found.table)
     if as_json:
         result = {"links": rows, "held_out": found.scores, "how": found.how, **found.counts}

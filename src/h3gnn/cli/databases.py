@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from h3gnn.cli import options
 from h3gnn.cli.options import Source, Tables
-from h3gnn.cli.output import say
+from h3gnn.cli.output import ask_questions, is_terminal, say
 from h3gnn.cli.training import Training, checkpoint_policy, fit_or_continue
 from h3gnn.errors import InputError
 
@@ -39,13 +39,13 @@ class FoundRun:
 
     def with_names(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return a table of answers with the names of its rows, where the tables have them."""
-        return table if self.database is None else self.database.with_names(self.node_type, table)
+        return table if self.database is None else self.database.rows(self.node_type).beside(table)
 
     def keys(self, model: H3GNN, nodes: Sequence[str]) -> Sequence[Any]:
         """Return the keys of nodes that are given by their keys or names."""
         if self.database is None:
             return nodes
-        return self.database.find(self.node_type, model.graph_.node_ids, nodes)
+        return self.database.rows(self.node_type).find(model.graph_.node_ids, nodes)
 
 
 def is_about_tables(run: Path, tables: Tables) -> bool:
@@ -55,25 +55,26 @@ def is_about_tables(run: Path, tables: Tables) -> bool:
     return tables.tables is not None or is_database(run)
 
 
-def find_run(run: Path, tables: Tables, device: str) -> FoundRun:
-    """Return the run that is asked for: of several tables, that of a type, fitted if it is missing."""
+def find_run(run: Path, tables: Tables, device: str, nodes: Sequence[str] = ()) -> FoundRun:
+    """Return the run that is asked for: of several tables, that of a type, fitted if it is missing.
+
+    Unknown `nodes` are an error before the work.
+    """
     if not is_about_tables(run, tables):
         tables.check_unused()
         return FoundRun(run)
-    database = open_database(run, tables, device)
-    return found_type(database, run, tables)
+    return found_type(open_database(run, tables, device), run, tables, nodes)
 
 
-def found_type(database: Database, run: Path, tables: Tables) -> FoundRun:
+def found_type(database: Database, run: Path, tables: Tables, nodes: Sequence[str] = ()) -> FoundRun:
     """Return the run of a type, which is fitted if it is missing."""
-    name = ".".join(filter(None, database.named(tables.type)))
-    fitted = database.fit(name, label_time=tables.label_time)
+    kind, label = database.named(tables.type)
+    fitted = database.fit(
+        ".".join(filter(None, (kind, label))),
+        label_time=tables.label_time,
+        check=lambda view: database.rows(kind).find(view.node_ids, nodes),
+    )
     return FoundRun(run / fitted.folder, database, fitted.type)
-
-
-def open_database_run(folder: Path, type: str | None, device: str = "auto") -> H3GNN:  # noqa: A002
-    """Return the model of a type, or of a predicted column, in a folder of models."""
-    return options.open_run(find_run(folder, Tables(type=type), device).run, device)
 
 
 def open_database(
@@ -97,14 +98,17 @@ def open_database(
     from h3gnn.training.resources import pick_device
 
     pick_device(device)
-    named = {"epochs": tables.epochs, **(named or {})}
-    model = None
-    if tables.has_settings or any(one is not None for one in named.values()) or not is_database(run):
-        model = options.build_estimator(tables.preset, named, tables.set_, seed=tables.seed, device=device)
-    columns = options.parse_columns([] if source is None else source.columns or [])
+    named, new = {"epochs": tables.epochs, **(named or {})}, not is_database(run)
     database = Database(
-        tables.tables, folder=run, as_of=tables.as_of, columns=columns, accept=tables.accept, model=model
+        tables.tables,
+        folder=run,
+        as_of=tables.as_of,
+        columns=options.parse_columns([] if source is None else source.columns or []),
+        accept=tables.accept or (ask_questions if new and is_terminal() else None),
+        model=_model(run, tables, named, device, new=new),
     )
+    if new:
+        _say_read(database)
 
     def train(model: H3GNN, graph: Graph, out: Path | None) -> H3GNN:
         assert out is not None
@@ -115,6 +119,29 @@ def open_database(
 
     database.train = train
     return database
+
+
+def _model(run: Path, tables: Tables, named: dict[str, Any], device: str, *, new: bool) -> H3GNN | None:
+    """Return a model with the settings that are given; None for those of the folder."""
+    from h3gnn.estimator import H3GNN
+    from h3gnn.storage.databases import read_stored
+
+    given = options.given_settings(named, tables.set_)
+    if new or tables.preset is not None:
+        return options.build_estimator(tables.preset, named, tables.set_, seed=tables.seed, device=device)
+    return H3GNN.from_settings(dict(read_stored(run).params) | given) if given else None
+
+
+def _say_read(database: Database) -> None:
+    """Say which tables were read, and which questions of the schema are open."""
+    schema = database.schema
+    rows = sum(one["rows"] for one in database.stored.read.values())
+    links = sum(len(one.links) for one in schema.tables.values())
+    say(f"read {len(schema.tables)} tables with {rows:,} rows and {links} links between them")
+    for number, one in enumerate(schema.questions, 1):
+        say(f"question {number}, not used: {one.table}: {one.text}")
+    if schema.questions:
+        say("accept proposals with --accept 1,3 or all, or edit a schema file (`h3gnn inspect --write`)")
 
 
 def fit_tables(
@@ -148,6 +175,21 @@ def ask_tables(
     asked = database.ask(target, label_time=tables.label_time, task=task, test_from=test_from)
     asked.model.set_params(device=device)
     return FoundRun(run / asked.fitted.folder, database, asked.fitted.type), asked
+
+
+def open_links(
+    run: Path, words: Sequence[str], tables: Tables, device: str
+) -> tuple[Database, tuple[str, ...]]:
+    """Return the tables of a recommender, the table with its links, and the remaining words."""
+    database = open_database(run, tables, device)
+    known = tuple(one.table for one in database.stored.links)
+    given = (*filter(None, [tables.type]), *words) or known
+    if not given or (not (tables.type or words) and len(known) > 1):
+        message = "name the table whose rows link users and items, as in `h3gnn links shop/ ratings --for 17`"
+        raise InputError(message, code="type-missing")
+    if database.folder is not None and not known:
+        say("hiding the latest links, to choose what ranks them best …")
+    return database, given
 
 
 def split_type(run: Path, words: Sequence[str], tables: Tables) -> tuple[Tables, list[str]]:

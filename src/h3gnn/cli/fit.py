@@ -27,7 +27,7 @@ WITH_RESUME = ("resume", "as_json", "tensorboard")
 _opt = partial(option, panel="Checkpoints")
 
 
-@partial(takes_graph, without=("tables",))
+@takes_graph
 def fit(
     *,
     context: typer.Context,
@@ -59,8 +59,8 @@ def fit(
 
     `h3gnn fit --edges edges.csv --features features.csv --out run/`
 
-    Of several linked tables, one type is fitted: `h3gnn fit data/ --type drivers --out f1/`, where data/ is a
-    folder, a workbook, a database, a URL, or a schema file.
+    Of several linked tables (a folder, a workbook, a database, a URL, or a schema file), one type is fitted:
+    `h3gnn fit --tables data/ --type drivers --out f1/`
 
     For graphs that do not fit into memory, see `h3gnn prepare`. `torchrun --nproc-per-node 2 -m h3gnn fit …`
     trains with several processes. Ctrl-C ends after the epoch, saves the model and tells how to continue.
@@ -85,8 +85,10 @@ def fit(
         _report(training, training.start() if run == out else fit_or_continue(training), as_json)
         return model
 
-    if source.names_tables:
-        fit_tables(out, replace(tables, tables=source.graph), device, source, named, train)
+    if source.names_tables and tables.tables is None:
+        tables, source = replace(tables, tables=source.graph), replace(source, graph=None)
+    if tables.tables is not None:
+        fit_tables(out, tables, device, source, named, train)
         return
     tables.check_unused()
     if out is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ import typer
 
 from h3gnn.cli import options
 from h3gnn.cli.options import DataDirOption, File, Source, Text, argument, option, takes_graph
-from h3gnn.cli.output import echo_json, echo_written, print_table, say
+from h3gnn.cli.output import ask_questions, echo_json, echo_written, is_terminal, print_table, say
 from h3gnn.errors import InputError
 from h3gnn.resources import new_table, show
 
@@ -89,7 +88,7 @@ def _inspect_tables(given: str, write: Path | None, accept: str | None, *, as_js
     if accept is not None:
         schema = accept_questions(schema, accept)
     elif write is not None and not as_json and is_terminal():
-        schema = accept_questions(schema, _ask(schema))
+        schema = accept_questions(schema, ask_questions(schema))
     if write is not None:
         where = given if "://" in given else os.path.relpath(given, write.absolute().parent)
         write_atomically(write, schema.to_toml(where).encode())
@@ -114,24 +113,6 @@ def _print_schema(schema: Schema) -> None:
         typer.echo(f"question {number}: {question.table}: {question.text}")
     if schema.questions:
         typer.echo("Accept some with `--accept 1,3 --write graph.toml`, or edit the written file.")
-
-
-def is_terminal() -> bool:
-    """Whether a person can answer questions."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
-
-
-def _ask(schema: Schema) -> list[int]:
-    """Ask each question that has a proposal; return the numbers of those that are answered with yes."""
-    accepted, linked = [], set()
-    for number, one in enumerate(schema.questions, 1):
-        place = (one.table, one.link) if one.link is None else (one.table, one.link.columns)
-        if not one.proposes or place in linked:
-            continue
-        if typer.confirm(f"{one.table}: {one.text}. Accept?", default=False):
-            accepted.append(number)
-            linked |= set() if one.link is None else {place}
-    return accepted
 
 
 def _print_profile(measured: GraphProfile) -> None:

@@ -148,11 +148,11 @@ class Source:
     def check_tables(self, *, label: bool = False) -> None:
         """Reject options of a single graph where several tables are meant; `task` is for a `label`."""
         allowed = ("columns", *("task",) * label)
-        given = [one for one in ("edges", "features", "labels", "data_dir") if getattr(self, one)]
+        given = [one for one in ("graph", "edges", "features", "labels", "data_dir") if getattr(self, one)]
         given += [one for one in self.reading() if one not in allowed]
         if given:
-            name = given[0].replace("_", "-")
-            message = f"--{name} is for a single graph: write it into a schema file, or omit it with --tables"
+            name = self.graph if given[0] == "graph" else f"--{given[0].replace('_', '-')}"
+            message = f"{name} is for a single graph: write it into a schema file, or omit it with --tables"
             raise InputError(message, code="option-of-graph")
 
     def _reject(self, reading: dict[str, Any]) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import Graph
     from h3gnn.ondisk.mapped import MappedGraph
+    from h3gnn.tables.schema import Schema
 
 
 EMBEDDING_ENDINGS = (".parquet", ".csv", ".npy")
@@ -37,9 +38,28 @@ def say(message: str) -> None:
 
 
 def say_repairs(graph: Graph | MappedGraph) -> None:
-    """Report what was repaired when a graph was read."""
+    """Report what was repaired when a graph was read; questions are asked when tables are opened."""
     for repair in graph.provenance.repairs:
-        say(f"note: {repair.message}")
+        if repair.code != "question-open":
+            say(f"note: {repair.message}")
+
+
+def is_terminal() -> bool:
+    """Whether a person can answer questions."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def ask_questions(schema: Schema) -> list[int]:
+    """Ask each question that has a proposal; return the numbers of those that are answered with yes."""
+    accepted, linked = [], set()
+    for number, one in enumerate(schema.questions, 1):
+        place = (one.table, one.link) if one.link is None else (one.table, one.link.columns)
+        if not one.proposes or place in linked:
+            continue
+        if typer.confirm(f"{one.table}: {one.text}. Accept?", default=False, err=True):
+            accepted.append(number)
+            linked |= set() if one.link is None else {place}
+    return accepted
 
 
 def echo_json(content: dict[str, Any] | list[Any]) -> None:

@@ -22,6 +22,8 @@ from h3gnn.tables.schema import Link, Question, Schema, TableSchema
 
 FORMAT, FORMAT_VERSION = "h3gnn-database", 1
 DESCRIPTION = "database.json"
+UNSAFE = re.compile(r'[\x00-\x1f%/\\:*?"<>|.]')
+"""Characters that names of files cannot have, and the dot that is between the parts of a name."""
 _NAMES = ListOf(Text())
 _LINK = Record({"columns": ListOf(Text(), least=1), "to": Text(), "share": Number(0, 1)})
 _TABLE = Record(
@@ -48,9 +50,30 @@ DATABASE = Record(
                 }
             )
         ),
+        "links": ListOf(
+            Record(
+                {
+                    **{"table": Text(), "users": Maybe(Text()), "items": Maybe(Text())},
+                    **{"weight": Maybe(Text()), "at_least": Maybe(Number(-1e300, 1e300))},
+                }
+            )
+        ),
     }
 )
 """Schema of `database.json`."""
+
+
+NOT_COMPARED = ("device", "verbose")
+"""Settings that may differ between the calls that use a folder."""
+
+
+def check_same(known: Mapping[str, Any], given: Mapping[str, Any] | None, what: str) -> None:
+    """Reject values that differ from the known ones."""
+    for name, value in (given or {}).items():
+        if name not in NOT_COMPARED and known.get(name) != value:
+            before = f"without {name}" if known.get(name) is None else f"with {name} = {known[name]}"
+            message = f"{what} was fitted {before}, not with {value}: omit it, or choose another folder"
+            raise InputError(message, code="already-fitted")
 
 
 @dataclass(frozen=True)
@@ -68,6 +91,26 @@ class FittedType:
         """The type, with the column."""
         return self.type if self.label is None else f"{self.type}.{self.label}"
 
+    def check_same(self, given: Mapping[str, Any]) -> None:
+        """Reject a task or time of labels that differs; None is not given."""
+        check_same(vars(self), {key: one for key, one in given.items() if one is not None}, self.title)
+
+
+@dataclass(frozen=True)
+class FittedLinks:
+    """A recommender of a database: the table, and the options of `answers.recommend.recommender_for`."""
+
+    table: str
+    users: str | None = None
+    items: str | None = None
+    weight: str | None = None
+    at_least: float | None = None
+
+    def check_same(self, given: Mapping[str, Any]) -> None:
+        """Reject options that differ; None is not given."""
+        known = {key: one for key, one in given.items() if one is not None}
+        check_same(vars(self), known, f"the recommender of {self.table}")
+
 
 @dataclass(frozen=True)
 class StoredDatabase:
@@ -81,6 +124,7 @@ class StoredDatabase:
         params: settings of the models.
         read: rows and hash of each table as it was read.
         fitted: the models, also those whose training has not ended.
+        links: the recommenders.
     """
 
     source: str | None
@@ -90,6 +134,11 @@ class StoredDatabase:
     params: Mapping[str, Any]
     read: Mapping[str, Mapping[str, Any]]
     fitted: tuple[FittedType, ...] = field(default=())
+    links: tuple[FittedLinks, ...] = field(default=())
+
+    def check_same(self, given: Mapping[str, Any] | None, where: str) -> None:
+        """Reject a date, kinds of columns, or settings that differ."""
+        check_same({**vars(self), **self.params}, given, where)
 
     def find(self, kind: str, label: str | None) -> FittedType | None:
         """Return the model of a type and a predicted column, if there is one."""
@@ -113,9 +162,13 @@ def check_new_folder(folder: Path) -> None:
 
 def folder_of(kind: str, label: str | None) -> str:
     """Return the name of the folder of a model; characters that files cannot have are percent-encoded."""
-    name = kind if label is None else f"{kind}.{label}"
-    safe = re.sub(r'[\x00-\x1f%/\\:*?"<>|]|^\.|\.$', lambda one: f"%{ord(one[0]):02X}", name)
-    return safe if safe != DESCRIPTION else safe.replace(".", "%2E")
+    name = ".".join(UNSAFE.sub(lambda one: f"%{ord(one[0]):02X}", one) for one in (kind, label) if one)
+    return name if name != DESCRIPTION else name.replace(".", "%2E")
+
+
+def links_folder_of(table: str) -> str:
+    """Return the name of the folder of a recommender."""
+    return f"{folder_of(table, None)}.links.model"
 
 
 def write_rows(folder: Path, kind: str, rows: pd.DataFrame) -> None:
@@ -142,9 +195,10 @@ def write_database(folder: Path, stored: StoredDatabase) -> None:
     """Write the description of a database."""
     content = {
         **header(FORMAT, FORMAT_VERSION),
-        **{name: value for name, value in vars(stored).items() if name not in ("schema", "fitted")},
+        **{name: value for name, value in vars(stored).items() if name not in ("schema", "fitted", "links")},
         "schema": stored.schema.as_dict(),
         "fitted": [asdict(one) for one in stored.fitted],
+        "links": [asdict(one) for one in stored.links],
     }
     content["schema"]["questions"] = [
         {"table": one.table, "question": one.text} for one in stored.schema.questions
@@ -170,6 +224,7 @@ def read_stored(folder: Path) -> StoredDatabase:
         schema=Schema(tables, questions),
         params=canonical(content["params"]),
         fitted=tuple(FittedType(**one) for one in content["fitted"]),
+        links=tuple(FittedLinks(**one) for one in content["links"]),
         **kept,
     )
 

@@ -4,16 +4,74 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
+from h3gnn.errors import InputError, shortened
+from h3gnn.graphs.ids import find_ids
 from h3gnn.tables.schema import Profile, Schema
 from h3gnn.tables.sources import Source
 
 NAMES = ("name", "title", "label", "username")
 PARTS = (("forename", "surname"), ("firstname", "lastname"), ("givenname", "familyname"))
+
+TITLES = {"node": "name", "similar": "similar_name", "user": "user_name", "item": "item_name"}
+"""Columns of keys in tables of answers, and the columns with their names."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Keys, names and times of the rows of a type.
+
+    Attributes:
+        type: the name of the type.
+        table: columns `node` (the key as text), `name` (None where unknown) and `time`.
+    """
+
+    type: str
+    table: pd.DataFrame
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Names by keys, "" where unknown; {} if no row has a name."""
+        known = dict(zip(self.table["node"], self.table["name"].fillna(""), strict=True))
+        return known if any(known.values()) else {}
+
+    def find(self, ids: npt.NDArray[Any], wanted: Sequence[Any]) -> list[Any]:
+        """Return the keys, among `ids`, of rows that are given by their keys or names."""
+        known = find_ids(np.array([str(one) for one in wanted], dtype=object), ids)
+        named = list(zip(wanted, known.tolist(), strict=True))
+        keys = {str(one): one for one in ids} if (known < 0).any() else {}
+        return [ids[at] if at >= 0 else keys[self._named(str(one))] for one, at in named]
+
+    def _named(self, wanted: str) -> str:
+        """Return the key of the row with a name."""
+        keys, names = self.table["node"], self.table["name"].fillna("").tolist()
+        found = find_name(wanted, names)
+        if len(found) == 1:
+            return str(keys.iloc[int(found[0])])
+        if len(found):
+            message = f"{len(found)} rows of {self.type} are called {wanted!r}: choose one of the keys "
+            raise InputError(message + shortened(keys.iloc[found], 8), code="name-ambiguous")
+        some = [one for one in names if one] or keys.tolist()
+        near = get_close_matches(wanted, some, 1, cutoff=0.6)
+        message = f"{self.type} has no row with the key or name {wanted!r}; there are {shortened(some, 3)}"
+        raise InputError(message + (f"; did you mean {near[0]!r}?" if near else ""), code="unknown-node")
+
+    def beside(self, table: pd.DataFrame, columns: Sequence[str] = ("similar", "node")) -> pd.DataFrame:
+        """Return a table of answers with the names of the keys in some columns beside them."""
+        found = table.copy()
+        for column in columns:
+            if column in found and self.names:
+                texts = [self.names.get(str(one), "") for one in found[column]]
+                found.insert(list(found).index(column) + 1, TITLES[column], texts)
+        return found
 
 
 def name_columns(table: str, columns: Sequence[str]) -> tuple[str, ...]:

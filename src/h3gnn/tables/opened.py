@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from h3gnn.errors import InputError
-from h3gnn.tables.schema import Schema, read_schema
+from h3gnn.tables.propose import infer_schema
+from h3gnn.tables.schema import Schema, accept_questions, check_schema, read_schema
 from h3gnn.tables.sources import Source, open_source
+
+Accept = str | Sequence[int] | Callable[[Schema], Sequence[int]]
+"""Questions of a schema to accept: "1,3", "all", numbers, or a function that returns numbers."""
 
 
 class OpenedTables(Source):
@@ -40,6 +44,32 @@ class OpenedTables(Source):
             return cls(opened, None, given)
         return cls(opened, opened.name if "://" in str(source) else str(Path(source).absolute()), given)
 
+    @classmethod
+    def again(cls, place: str | None, known: Mapping[str, Mapping[str, Any]], where: str) -> OpenedTables:
+        """Open the tables that `where` was fitted on, which must not have changed since."""
+        if place is None:
+            message = "the tables of this database were data frames: give them again"
+            raise InputError(message, code="tables-missing")
+        try:
+            opened = cls.open(place)
+        except InputError as error:
+            message = f"{error}; the tables are needed: name them (--tables SOURCE)"
+            raise InputError(message, code=error.code) from None
+        opened.check_same(known, where)
+        return opened
+
+    def schema(self, given: Schema | str | Path | None = None, accept: Accept | None = None) -> Schema:
+        """Return a given schema, that of a schema file, or the inferred one with accepted questions."""
+        given = self.given if given is None else given
+        if isinstance(given, str | Path):
+            given = read_schema(Path(given))[0]
+        known = infer_schema(self) if given is None else check_schema(given, self)
+        return (
+            known
+            if accept is None
+            else accept_questions(known, accept(known) if callable(accept) else accept)
+        )
+
     def frame(self, table: str) -> pd.DataFrame:
         """Return the rows of a table."""
         if table not in self._frames:
@@ -59,7 +89,6 @@ class OpenedTables(Source):
 
     def check_same(self, known: Mapping[str, Mapping[str, Any]], where: str) -> None:
         """Raise an error if the tables differ from those that `where` was fitted on, by their digests."""
-        remedy = "choose another folder, or give these rows to predictions with --new-tables"
         for name, before in known.items():
             if name not in self.tables:
                 message = f"{self.name} has no table {name!r}, which {where} was fitted on"
@@ -68,5 +97,7 @@ class OpenedTables(Source):
                 message = (
                     f"{self.name}: the table {name!r} ({self.digest(name)['rows']:,} rows) differs from "
                 )
-                message += f"the one ({before['rows']:,} rows) that {where} was fitted on: {remedy}"
+                message += (
+                    f"the one ({before['rows']:,} rows) that {where} was fitted on: choose another folder"
+                )
                 raise InputError(message, code="tables-differ")

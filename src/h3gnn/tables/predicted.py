@@ -1,4 +1,4 @@
-"""What is predicted of a database: a column of a table, or a condition on its values."""
+"""What is asked about a database: a node type, a column of a table, or a condition on its values."""
 
 from __future__ import annotations
 
@@ -6,18 +6,41 @@ import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from h3gnn.errors import InputError, shortened
+from h3gnn.errors import GraphError, InputError, shortened
 from h3gnn.tables.database import Column
+from h3gnn.tables.schema import Schema
 
 Labels = tuple[npt.NDArray[Any], tuple[str, ...]]
 """Classes, -1 where unknown, and their names; or numbers, NaN where unknown, and no names."""
 CONDITION = re.compile(r"(?P<column>.*?)\s*(?P<sign><=|>=|=|<|>)\s*(?P<value>.+)")
 SIGNS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
+
+
+def types_of(schema: Schema) -> tuple[str, ...]:
+    """Return the node types: tables, and columns whose values are nodes."""
+    values = (kind for table in schema.tables.values() for kind in table.nodes)
+    return tuple(dict.fromkeys((*schema.tables, *values)))
+
+
+def find_type(schema: Schema, name: str) -> str:
+    """Return the node type of a name, which may differ in case."""
+    types = types_of(schema)
+    found = [one for one in types if one == name] or [one for one in types if one.lower() == name.lower()]
+    if len(found) == 1:
+        return found[0]
+    near = get_close_matches(name.lower(), [one.lower() for one in types], 1, cutoff=0.7)
+    meant = next((f"; did you mean {one}?" for one in types if one.lower() in near), "")
+    for at, question in enumerate(schema.questions, 1):
+        if question.kind and question.kind.lower() == name.lower():
+            meant = f"; question {at} of the schema proposes it: accept it with --accept {at}"
+    message = f"there is no table or node type {name!r}; there are {shortened(types, 16)}{meant}"
+    raise GraphError(message, code="type-unknown")
 
 
 @dataclass(frozen=True)
