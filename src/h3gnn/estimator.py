@@ -69,7 +69,7 @@ from h3gnn.tables.plan import check_as_is, check_same_plan
 from h3gnn.training.distributed import is_distributed, process_group
 from h3gnn.training.history import History, UnfinishedWarning, warn_of_collapse
 from h3gnn.training.loop import AfterEpochOf, Snapshots
-from h3gnn.training.models import Shape, Training, derive_seeds, plan_memory, train_models
+from h3gnn.training.models import PathCounts, Shape, Training, derive_seeds, plan_memory, train_models
 from h3gnn.training.objectives import assign_objectives
 from h3gnn.training.resources import cost_of, peak_megabytes, pick_device, use_bfloat16
 from h3gnn.tuned import preset
@@ -136,7 +136,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         *,
         channels: int = 128,
         hops: int = 2,
-        max_paths: int = 8,
+        max_paths: int = 6,
         objective: str | Sequence[str] = ("teacher", "decorrelation", "neighbours", "edges"),
         n_models: int = 4,
         epochs: int = 30,
@@ -247,8 +247,8 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 read_out = snapshot_read_out(prepared, settings, smoothing, device, order, blocks)
                 snapshots = snapshots.transformed(read_out, with_tokens=settings["concat_tokens"])
             size = graph.num_nodes, prepared.support.entries, graph.num_features
-            relations = len(graph.relation_names)
-            at_once, chunk = plan_memory(settings, *size, device, self._memory(), relations)
+            paths = PathCounts.of(graph)
+            at_once, chunk = plan_memory(settings, *size, device, self._memory(), paths)
             encoder, history = train_models(
                 stack_builder(settings, ordered, device),
                 ordered.source(settings, device, ranks),
@@ -397,6 +397,9 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             refresh: embed all nodes again in the extended graph, with edges between fitted nodes.
         """
         self._check_in_memory()
+        if self.graph_.path_columns is not None or self.graph_.relation_names:
+            message = "new rows of several linked tables: give all rows to transform (type_view(…, fitted=…))"
+            raise InputError(message, code="extend-relations")
         fitted = self._fitted()
         if self.smoothing_ and fitted.settings["smoother"] == "powers" and not refresh:
             message = 'smoother="powers" needs the whole graph; call extend(..., refresh=True)'
@@ -559,7 +562,11 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def token_names(self) -> tuple[str, ...]:
         """Descriptions of a node's tokens, in the order of `attention`."""
         check_is_fitted(self)
-        return token_names(self.hops, self.graph_.relation_names, self.encoder_.paths)
+        encoder, columns = self.encoder_, self.graph_.path_columns
+        to_types = (
+            () if columns is None else columns.titles[: encoder.num_tokens - 2 - len(encoder.hop_tokens)]
+        )
+        return token_names(self.hops, self.graph_.relation_names, encoder.paths, to_types)
 
     def _check_in_memory(self) -> None:
         check_is_fitted(self)

@@ -319,7 +319,13 @@ class FittedEncoder:
         return _as_array(self._reduced(self._with_blocks(rows, prepared)))
 
     def check_links(self, graph: GraphLike) -> None:
-        """Reject another graph whose link columns are not those of the fit, if they are embedded."""
+        """Reject another graph whose relations, paths or link columns are not those of the fit."""
+        if _kinds_of_links(graph) != _kinds_of_links(self.graph):
+            message = (
+                "its relations or paths to other node types are not those with which the model was fitted"
+            )
+            remedy = "read its tables together with the fitted ones, and use type_view(…, fitted=…)"
+            raise InputError(f"{message}: {remedy}", code="relations-differ")
         fitted, links = self.graph.link_columns, graph.link_columns
         if fitted is None or self.blocks is None or (links is not None and links.plan == fitted.plan):
             return
@@ -466,8 +472,7 @@ class FittedEncoder:
         return torch.cat([embedding, of_features, walked, *of_links], dim=1)
 
     def _on_device(self, prepared: PreparedGraph) -> GraphRows:
-        features = prepared.features(self.settings["feature_storage"], self.device)
-        return GraphRows.in_memory(features, prepared.support.to(self.device))
+        return prepared.on_device(self.settings["feature_storage"], self.device)
 
     def _embed(self, graph: GraphRows, edge_weights: Tensor | None = None) -> Tensor:
         """Return the models' embeddings without read-out `[models, nodes, D]`."""
@@ -524,7 +529,14 @@ class FittedEncoder:
         if new is not None:
             features = rows_below(features, new)
         matrix = FeatureMatrix(features.to(self.device), storage=self.settings["feature_storage"])
-        return GraphRows.in_memory(matrix, part.to(self.device)), weights.to(self.device), kept
+        paths = self.prepared.paths(torch.device("cpu"))
+        paths = None if paths is None else paths[kept].to(self.device)
+        return GraphRows.in_memory(matrix, part.to(self.device), paths), weights.to(self.device), kept
+
+
+def _kinds_of_links(graph: GraphLike) -> tuple[Any, ...]:
+    paths = graph.path_columns
+    return graph.relation_names, None if paths is None else (paths.titles, paths.widths)
 
 
 def _own_scale(rows: Tensor, columns: slice) -> Tensor:

@@ -32,7 +32,7 @@ from h3gnn.tables.features import FeatureFile, FeatureOptions, read_features
 from h3gnn.training.batches import SampledBatches, WholeGraph, compared_nodes
 from h3gnn.training.distributed import Ranks, shard_rows
 from h3gnn.training.history import History
-from h3gnn.training.models import FromSettings, Shape
+from h3gnn.training.models import FromSettings, PathCounts, Shape
 from h3gnn.training.objectives import OBJECTIVES, assign_objectives
 
 CPU = torch.device("cpu")
@@ -226,7 +226,17 @@ class PreparedGraph:
     def rows(self, order: list[int] | None = None) -> GraphRows:
         """Return the graph with features read on demand, columns in a given order."""
         read = self.graph.feature_reader(self.scaler, order, gather_rows)
-        return GraphRows(read, self.support, self.graph.num_features)
+        return GraphRows(read, self.support, self.graph.num_features, paths=self.paths(CPU))
+
+    def on_device(self, storage: str, device: torch.device) -> GraphRows:
+        """Return a graph in memory on a device as a whole."""
+        features = self.features(storage, device)
+        return GraphRows.in_memory(features, self.support.to(device), self.paths(device))
+
+    def paths(self, device: torch.device) -> Tensor | None:
+        """Return the means along paths to other node types, `[nodes, columns]`; None without any."""
+        columns = self.graph.path_columns
+        return None if columns is None else torch.from_numpy(columns.values).to(device)
 
     def features(self, storage: str, device: torch.device) -> FeatureMatrix:
         """Return all scaled features of a graph in memory on a device."""
@@ -240,7 +250,7 @@ class PreparedGraph:
         if settings["batch_size"] is None:
             features = self.features(settings["feature_storage"], device)
             compared = compared_nodes(settings["nodes_per_step"], self.graph.num_nodes)
-            return WholeGraph(features, self.support.to(device), hops, compared)
+            return WholeGraph(features, self.support.to(device), hops, compared, self.paths(device))
         members = assign_objectives(settings["objective"], settings["n_models"])
         return SampledBatches(
             shard_rows(self.rows(), ranks or Ranks(), in_memory=self.graph.in_memory),
@@ -322,8 +332,8 @@ def stack_builder(
     """
     entries = prepared.support.entries if saved or settings["batch_size"] is None else 0
     shape, columns = Shape.of(settings), prepared.graph.num_features
-    relations = len(prepared.graph.relation_names)
-    return lambda models: shape.build(columns, entries, models, device, relations)
+    tokens = PathCounts.of(prepared.graph)
+    return lambda models: shape.build(columns, entries, models, device, tokens)
 
 
 def standardizes_columns(settings: Mapping[str, Any]) -> bool:
@@ -406,8 +416,7 @@ def snapshot_read_out(
     def input_columns(models_width: int) -> Tensor:
         assert blocks is not None
         if not filled:
-            features = prepared.features(settings["feature_storage"], device)
-            rows = GraphRows.in_memory(features, prepared.support.to(device))
+            rows = prepared.on_device(settings["feature_storage"], device)
             widths = block_widths(blocks, graph)
             filled.append(torch.empty(graph.num_nodes, sum(widths), device=device))
             lengths = fill_blocks(filled[0], blocks, graph, rows)

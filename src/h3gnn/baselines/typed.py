@@ -74,7 +74,7 @@ class TypedSystem(ABC):
 def scaled_rows(table: NodeTable) -> Any:
     """Return the features of a type in comparable columns, dense or sparse; None for a type without."""
     encoded = table.plan is not None and not table.plan.as_is
-    return scaled(table.features, encoded=encoded) if table.features.shape[1] else None
+    return scaled(table.features, table.features, encoded=encoded) if table.features.shape[1] else None
 
 
 def principal(

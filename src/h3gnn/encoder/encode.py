@@ -29,7 +29,8 @@ class GraphRows:
     """The graph as the encoder reads it: feature rows on demand, and the support.
 
     `read` returns the scaled features of some nodes, dense or CSR; `columns` is the number of features, which
-    are all in `features` if they fit on the encoder's device.
+    are all in `features` if they fit on the encoder's device; `paths` are the means along paths to other node
+    types, `[nodes, columns]`.
     """
 
     def __init__(
@@ -38,13 +39,15 @@ class GraphRows:
         support: Support,
         columns: int,
         features: FeatureMatrix | None = None,
+        paths: Tensor | None = None,
     ) -> None:
         self.read, self.support, self.columns, self.features = read, support, columns, features
+        self.paths = paths
 
     @classmethod
-    def in_memory(cls, features: FeatureMatrix, support: Support) -> GraphRows:
+    def in_memory(cls, features: FeatureMatrix, support: Support, paths: Tensor | None = None) -> GraphRows:
         """Return a graph that is on the encoder's device as a whole."""
-        return cls(_no_rows, support, features.shape[1], features)
+        return cls(_no_rows, support, features.shape[1], features, paths)
 
     def rows(self, first: int, last: int, device: torch.device) -> FeatureMatrix:
         """Return the features of a range of nodes."""
@@ -89,7 +92,7 @@ class LayerwiseEncoder:
 
     @torch.no_grad()
     def tokens(self) -> Iterator[Tensor]:
-        """Yield the tokens of consecutive chunks, `[models, chunk, 2 + hops, channels]`."""
+        """Yield the tokens of consecutive chunks, `[models, chunk, tokens, channels]`."""
         encoder = self.encoder
         to_linear, to_mlp, *to_others = encoder.input.widths
         count = len(encoder.hop_tokens)
@@ -98,10 +101,13 @@ class LayerwiseEncoder:
             self.endpoint_scores = self._projected("ends", slice(starts[-1], starts[-1] + to_others[-1]))
         hops = [self._hop(hop, slice(*starts[hop - 1 : hop + 1])) for hop in range(1, count + 1)]
         for first, last in self._spans(self.chunk):
-            own = self._project(first, last, slice(0, starts[0]))
-            linear, hidden = torch.split(own, [to_linear, to_mlp], dim=-1)
+            projected = self._project(first, last, slice(0, starts[0]))
+            linear, hidden = torch.split(projected, [to_linear, to_mlp], dim=-1)
             aggregated = [token[:, first:last].to(encoder.device) for token in hops]
-            yield torch.stack([linear + encoder.linear_bias, encoder.mlp(hidden), *aggregated], dim=2)
+            means = self.graph.paths
+            others = encoder.others(None if means is None else means[first:last].to(encoder.device))
+            own = [linear + encoder.linear_bias, encoder.mlp(hidden)]
+            yield torch.stack([*own, *aggregated, *others], dim=2)
 
     @torch.no_grad()
     def chunks(self, *, with_tokens: bool = False) -> Iterator[Tensor]:

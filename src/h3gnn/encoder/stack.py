@@ -20,6 +20,7 @@ from h3gnn.encoder.tokens import (
     InputProjection,
     NodeMLP,
     Part,
+    PathTokens,
     Projected,
     Unprojected,
     WeightedGCN,
@@ -68,6 +69,7 @@ class EncoderStack(nn.Module):
         fuse_in_bfloat16: compute the fusion block in bfloat16.
         side_by_side: memory layout of the first-layer weights; see `features.side_by_side`.
         paths: paths of relations, in place of the hops, with a token each; see `relation_paths`.
+        path_widths: columns of each path to other node types, which has a token; see `PathTokens`.
         models: number of models.
     """
 
@@ -93,6 +95,7 @@ class EncoderStack(nn.Module):
         fuse_in_bfloat16: bool = False,
         side_by_side: bool = False,
         paths: Sequence[Sequence[int]] = (),
+        path_widths: Sequence[int] = (),
         models: int = 1,
     ) -> None:
         super().__init__()
@@ -100,7 +103,13 @@ class EncoderStack(nn.Module):
         words |= {"edge_weights": edge_weights, "mask_token": mask_token}
         sizes = {"hops": hops, "min_layers": min_layers, "hidden_channels": hidden_channels, "heads": heads}
         flags = {"batch_norm": batch_norm, "side_by_side": side_by_side, "fuse_in_bfloat16": fuse_in_bfloat16}
-        self._options: dict[str, Any] = {**words, **sizes, **flags, "paths": paths}
+        self._options: dict[str, Any] = {
+            **words,
+            **sizes,
+            **flags,
+            "paths": paths,
+            "path_widths": path_widths,
+        }
         for name, value in words.items():
             if value not in CHOICES[name]:
                 allowed = ", ".join(map(repr, CHOICES[name]))
@@ -132,6 +141,7 @@ class EncoderStack(nn.Module):
             WeightedGCN(models, hop, count, hop_width, channels, batch_norm)
             for hop, count in enumerate(layers, start=1)
         )
+        self.path_tokens = PathTokens(models, path_widths, channels) if path_widths else None
         self.fusion: TokenAttention | TokenMLP
         if fusion == "mlp":
             self.fusion = TokenMLP(models, channels, self.num_tokens, activation)
@@ -143,7 +153,7 @@ class EncoderStack(nn.Module):
     @property
     def num_tokens(self) -> int:
         """Number of tokens of a node."""
-        return 2 + len(self.hop_tokens)
+        return 2 + len(self.hop_tokens) + (0 if self.path_tokens is None else len(self.path_tokens.widths))
 
     @property
     def out_channels(self) -> int:
@@ -154,7 +164,7 @@ class EncoderStack(nn.Module):
     def fused_tokens(self) -> int:
         """Number of tokens per node in the fusion blocks; in two blocks the hop tokens count twice."""
         twice = isinstance(self.fusion, HierarchicalAttention)
-        return self.num_tokens + len(self.hop_tokens) * twice
+        return self.num_tokens + (self.num_tokens - 2) * twice
 
     @property
     def bfloat16_tokens(self) -> bool:
@@ -176,6 +186,8 @@ class EncoderStack(nn.Module):
         for token in self.hop_tokens:
             cast(WeightedGCN, token).reset_parameters(generators)
         self.fusion.reset_parameters(generators)
+        if self.path_tokens is not None:
+            self.path_tokens.reset_parameters(generators)
 
     def copy_models(self, models: Sequence[int]) -> EncoderStack:
         """Return a stack with copies of some models."""
@@ -210,12 +222,13 @@ class EncoderStack(nn.Module):
         mask: Tensor | None = None,
         noise: Noise | None = None,
         donors: Tensor | None = None,
+        paths_kept: Tensor | None = None,
     ) -> Tensor:
-        """Return the seeds' tokens `[models, seeds, 2 + hops, channels]`.
+        """Return the seeds' tokens `[models, seeds, tokens, channels]`.
 
         `projected`, from `project` or a moving average of it, is emptied, which frees its large tensors as
         soon as they are used. Edge weights are `[models, weights]`, indexed by the part's blocks; for `mask`
-        and `donors` see `Projected.masked`. Without noise there is no dropout.
+        and `donors` see `Projected.masked`, for `paths_kept` `PathTokens`. Without noise there is no dropout.
         """
         to_linear, to_mlp, *to_others = self.input.widths
         widths = [to_linear, to_mlp]
@@ -245,11 +258,21 @@ class EncoderStack(nn.Module):
             token(torch.relu(first_layer), along, self.token_dropout, noise, part.nodes)
             for token, along, first_layer in zip(self.hop_tokens, adjacencies, first_layers, strict=True)
         ]
-        stacked = torch.stack([add_bias(linear, self.linear_bias), self.mlp(hidden), *hops], dim=2)
+        own = [add_bias(linear, self.linear_bias), self.mlp(hidden)]
+        others = [one.to(own[0].dtype) for one in self.others(part.paths, paths_kept)]
+        stacked = torch.stack([*own, *hops, *others], dim=2)
         if noise is None:
             return stacked
         kept = noise.keep(self.token_dropout, part.seeds, stacked.shape[2:], TOKEN_DROPOUT)
         return drop(stacked, kept, self.token_dropout)
+
+    def others(self, means: Tensor | None, kept: Tensor | None = None) -> list[Tensor]:
+        """Return the tokens of paths to other node types; none for a graph of one type."""
+        if self.path_tokens is None:
+            return []
+        assert means is not None
+        found: list[Tensor] = self.path_tokens(means, kept)
+        return found
 
     def _adjacencies(self, part: Part, edge_weights: Tensor, ends: Tensor | None) -> list[list[Adjacency]]:
         """Return the adjacencies of the layers of each hop token, the last layer's first."""

@@ -31,7 +31,8 @@ class Part:
 
     `nodes` are numbers in the whole graph. `blocks[h]` carries messages from within h + 1 hops to within h
     hops; if `whole`, every block is the whole support, so that one product serves all hops. `relations` are
-    factors `[relations, weights]` that turn the edge weights into those of one relation.
+    factors `[relations, weights]` that turn the edge weights into those of one relation. `paths` are the
+    seeds' means of features along paths to other node types, `[seeds, columns]`.
     """
 
     nodes: Tensor
@@ -40,6 +41,7 @@ class Part:
     features: FeatureMatrix
     whole: bool = False
     relations: Tensor | None = None
+    paths: Tensor | None = None
 
     @property
     def seeds(self) -> Tensor:
@@ -51,11 +53,11 @@ class Part:
         return values if self.whole else values[:, self.nodes]
 
 
-def whole_graph(features: FeatureMatrix, support: Support, hops: int) -> Part:
+def whole_graph(features: FeatureMatrix, support: Support, hops: int, paths: Tensor | None = None) -> Part:
     """Return the part in which every node is a seed."""
     nodes = torch.arange(support.nodes, device=features.device)
-    counts = [support.nodes] * (hops + 1)
-    return Part(nodes, counts, [support.pattern] * hops, features, whole=True, relations=support.relations)
+    counts, blocks = [support.nodes] * (hops + 1), [support.pattern] * hops
+    return Part(nodes, counts, blocks, features, whole=True, relations=support.relations, paths=paths)
 
 
 class Projected(NamedTuple):
@@ -338,6 +340,51 @@ class WeightedGCN(nn.Module):
         return hidden
 
 
+class PathTokens(nn.Module):
+    r"""One token for each path of relations to another node type.
+
+    .. math:: H^{(p)}(v) = \sigma\big((m_p(v) + b_p)\, W_p\big), \qquad
+        m_p = \bar A_{r_1} \cdots \bar A_{r_k} X_{\tau(p)}
+
+    The means :math:`m_p` along the path are inputs (`graphs.paths`); :math:`b_p` is 0 at first, and stands
+    alone where a path is hidden from the student.
+
+    Args:
+        models: number of models.
+        widths: number of columns of each path's means.
+        channels: width of a token.
+    """
+
+    def __init__(self, models: int, widths: Sequence[int], channels: int) -> None:
+        super().__init__()
+        self.widths = list(widths)
+        self.token = nn.Parameter(torch.empty(models, 1, sum(widths)))
+        self.weight = nn.Parameter(torch.empty(models, sum(widths), channels))
+
+    def reset_parameters(self, generators: Generators) -> None:
+        """Draw the weights of each path uniform in ±1/√columns."""
+        with torch.no_grad():
+            self.token.zero_()
+            for piece in torch.split(self.weight, self.widths, dim=1):
+                uniform_(piece, max(1, piece.shape[1]) ** -0.5, generators)
+
+    def forward(self, means: Tensor, kept: Tensor | None = None) -> list[Tensor]:
+        """Return the token of each path `[models, nodes, channels]`.
+
+        `means` is `[nodes, columns]`, which may end with those of paths without a token; `kept`,
+        `[models, nodes, paths]`, has a factor for the means of each path.
+        """
+        found = []
+        means = means[..., : sum(self.widths)]
+        pieces = (torch.split(one, self.widths, dim=-1) for one in (means, self.token))
+        weights = torch.split(self.weight, self.widths, dim=1)
+        for at, (mean, token, weight) in enumerate(zip(*pieces, weights, strict=True)):
+            sent = torch.matmul(mean * weight.shape[1] ** 0.5, weight)  # from rows of length 1
+            sent = sent if kept is None else sent * kept[:, :, at, None]
+            found.append(torch.relu(sent + torch.bmm(token, weight)))
+        return found
+
+
 def relation_paths(relations: int, hops: int, most: int) -> tuple[tuple[int, ...], ...]:
     """Return the paths of relations that have a token each, the last relation first: short ones, then others.
 
@@ -351,10 +398,13 @@ def relation_paths(relations: int, hops: int, most: int) -> tuple[tuple[int, ...
 
 
 def token_names(
-    hops: int, relations: Sequence[str] = (), paths: Sequence[Sequence[int]] = ()
+    hops: int,
+    relations: Sequence[str] = (),
+    paths: Sequence[Sequence[int]] = (),
+    to_types: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Return a description of each token; with relations, of those of each path."""
+    """Return a description of each token: of hops or, with relations, of paths; then of other types."""
     names = [f"neighbours, hop {k + 1}" for k in range(hops)]
     if relations:
         names = [" > ".join(relations[at] for at in path) for path in paths]
-    return ("own features, linear", "own features, MLP", *names)
+    return ("own features, linear", "own features, MLP", *names, *to_types)

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from h3gnn.errors import GraphError
+from h3gnn.graphs.ids import find_ids
 from h3gnn.graphs.relational import RelationalGraph, Step
 
 Floats = npt.NDArray[np.float32]
@@ -56,6 +58,11 @@ class Hop:
 Path = tuple[Hop, ...]
 
 
+def key_of(path: Path) -> tuple[str, ...]:
+    """Return the keys of the hops of a path, which name it within its graph."""
+    return tuple(hop.key for hop in path)
+
+
 def hops_from(graph: RelationalGraph, name: str) -> list[Hop]:
     """Return the hops that begin at a type; a link table with columns is also an end of its own."""
     found = []
@@ -80,18 +87,65 @@ def _title(step: Step) -> str:
     return step.end if same >= 4 else f"{step.end} ({column})"
 
 
+@dataclass(frozen=True, eq=False)
+class Reduction:
+    """Leading principal components of rows: `(rows - mean) @ directions`; None leaves a step out."""
+
+    mean: npt.NDArray[np.float64] | None
+    directions: npt.NDArray[np.float64] | Floats | None
+
+    @classmethod
+    def fit(cls, rows: Any, count: int) -> Reduction:
+        """Return the reduction of rows to at most `count` columns; few columns are only centred."""
+        columns, sparse = int(rows.shape[1]), bool(sp.issparse(rows))
+        if sparse and columns > count and min(rows.shape) > count:
+            from sklearn.utils.extmath import randomized_svd
+
+            _, sizes, right = randomized_svd(rows, count, n_iter=4, random_state=0)
+            right = right[sizes > NEGLIGIBLE * sizes.max(initial=0)]
+            return cls(None, (right * np.sign((right**3).sum(axis=1))[:, None]).T)
+        dense = _dense(rows)
+        mean = dense.mean(axis=0)
+        if columns <= count:
+            return cls(mean, None)
+        dense = dense - mean
+        values, vectors = np.linalg.eigh(dense.T @ dense)
+        chosen = np.argsort(values)[::-1][:count]
+        chosen = chosen[values[chosen] > NEGLIGIBLE * max(float(values.max()), 0)]
+        return cls(mean, vectors[:, chosen] * np.sign((vectors[:, chosen] ** 3).sum(axis=0)))
+
+    def __call__(self, rows: Any) -> Floats:
+        """Return the components of rows."""
+        found = rows if self.mean is None else _dense(rows) - self.mean
+        return np.asarray(found if self.directions is None else found @ self.directions, dtype=np.float32)
+
+
+def reduced(rows: Any, count: int) -> Floats:
+    """Return the leading principal components of rows; all columns, centred, if they are few."""
+    return Reduction.fit(rows, count)(rows)
+
+
+def _dense(rows: Any) -> npt.NDArray[np.float64]:
+    sparse = bool(sp.issparse(rows))
+    return np.asarray(rows.toarray() if sparse else rows, dtype=np.float64)
+
+
 class PathFeatures:
     """Means of features along paths, each matrix computed once.
 
     Args:
         graph: the graph.
         name: the type at which the paths begin.
+        fitted: the graph and type whose scaling and components are used for a graph with further nodes.
     """
 
-    def __init__(self, graph: RelationalGraph, name: str) -> None:
-        self.graph, self.name = graph, name
+    def __init__(self, graph: RelationalGraph, name: str, fitted: PathFeatures | None = None) -> None:
+        self.graph, self.name, self.fitted = graph, name, fitted
         self._matrices: dict[str, sp.csr_array] = {}
         self._means: dict[tuple[str, ...], Floats] = {}
+        self._rows: dict[str, Any] = {}
+        self._reductions: dict[tuple[str, ...], tuple[Reduction, float]] = {}
+        self._of_type: dict[str, Reduction] = {}
 
     @cached_property
     def hops(self) -> Mapping[str, list[Hop]]:
@@ -131,7 +185,7 @@ class PathFeatures:
 
     def mean(self, path: Path) -> Floats:
         """Return the mean of the features at the end of a path, step by step, `[nodes, columns]`."""
-        key = tuple(hop.key for hop in path) or (self.name,)
+        key = key_of(path)
         if not path:
             raise ValueError("a path has at least one hop")
         if key not in self._means:
@@ -145,8 +199,77 @@ class PathFeatures:
         """Return the columns that describe the nodes of a type, at most `WIDE` of them."""
         key = (f"type {name}",)
         if key not in self._means:
-            self._means[key] = node_columns(self.graph, name)
+            self._means[key] = (self.fitted or self).reduction_of(name)(self.rows(name))
         return self._means[key]
+
+    def reduction_of(self, name: str) -> Reduction:
+        """Return the reduction of the rows of a type; identities are not reduced."""
+        if name not in self._of_type:
+            rows, table = self.rows(name), self.graph.type(name)
+            described = rows.shape[1] and (table.features.shape[1] or table.nodes > WIDE)
+            self._of_type[name] = Reduction.fit(rows, WIDE) if described else Reduction(None, None)
+        return self._of_type[name]
+
+    def rows(self, name: str) -> Any:
+        """Return what describes the nodes of a type: own columns, their identity, or whom they link to."""
+        if name not in self._rows:
+            self._rows[name] = self._describing(name)
+        return self._rows[name]
+
+    def _describing(self, name: str) -> Any:
+        fitted = self if self.fitted is None else self.fitted
+        table, known = self.graph.type(name), fitted.graph.type(name)
+        if known.features.shape[1]:
+            encoded = known.plan is not None and not known.plan.as_is
+            return scaled(table.features, known.features, encoded=encoded)
+        if known.nodes <= WIDE:
+            return np.eye(table.nodes, dtype=np.float32)[:, self.known(name)]
+        parts = []
+        for step, before in zip(self.graph.steps[name], fitted.graph.steps[name], strict=True):
+            total = np.asarray(fitted.graph.matrix(before).sum(axis=0)).ravel()
+            matrix = self.graph.matrix(step)
+            matrix = matrix if self.fitted is None else matrix[:, self.known(step.end)]
+            parts.append(_rare_first(matrix, total))
+        if not parts:
+            return np.zeros((table.nodes, 0), dtype=np.float32)
+        if known.nodes <= IDENTITY:
+            parts.append(sp.eye_array(table.nodes, dtype=np.float32, format="csr")[:, self.known(name)])
+        return sp.hstack([_equal_rows(one) for one in parts], format="csr")
+
+    def known(self, name: str) -> npt.NDArray[np.int64]:
+        """Return the positions of the nodes of a type that the fitted graph has, in its order."""
+        table = self.graph.type(name)
+        if self.fitted is None:
+            return np.arange(table.nodes)
+        known = self.fitted.graph.type(name)
+        found = find_ids(known.ids, table.ids)
+        if (found < 0).any():
+            message = f"{int((found < 0).sum()):,} rows of {name} with which the model was fitted are missing"
+            raise GraphError(message, code="fitted-rows-missing")
+        return found
+
+    def components(self, path: Path) -> Floats:
+        """Return the leading components of the means along a path, rows of mean squared length 1."""
+        reduction, length = (self.fitted or self)._reduction_along(key_of(path))
+        return (reduction(self.mean(path)) / length).astype(np.float32)
+
+    def _reduction_along(self, key: tuple[str, ...]) -> tuple[Reduction, float]:
+        """Return the reduction of the means along a path, and the length of the reduced rows."""
+        if key not in self._reductions:
+            mean = self.mean(self.path(key))
+            reduction = Reduction.fit(mean, COLUMNS)
+            columns = reduction(mean).astype(np.float64)
+            length = float(np.sqrt((columns**2).sum(axis=1).mean())) if columns.size else 0.0
+            self._reductions[key] = reduction, length if length > 0 else 1.0
+        return self._reductions[key]
+
+    def path(self, key: tuple[str, ...]) -> Path:
+        """Return the path with a key."""
+        found: Path = ()
+        for name in key:
+            hops = self.hops[found[-1].end if found else self.name]
+            found = (*found, next(one for one in hops if one.key == name))
+        return found
 
     def select(self, longest: int = MOST_HOPS, most: int = MOST_PATHS) -> list[Path]:
         """Return up to `most` paths: short ones first, then those that reach more of the nodes."""
@@ -165,40 +288,26 @@ class PathFeatures:
         return self.graph.type(name).nodes > 0 and self.features(name).shape[1] > 0
 
 
-def node_columns(graph: RelationalGraph, name: str) -> Floats:
-    """Return columns that describe the nodes of a type: its own, their identity, or whom they link to."""
-    table = graph.type(name)
-    if table.features.shape[1]:
-        return reduced(scaled(table.features, encoded=table.plan is not None and not table.plan.as_is), WIDE)
-    if table.nodes <= WIDE:
-        return np.eye(table.nodes, dtype=np.float32)
-    parts = [graph.matrix(step) for step in graph.steps[name]]
-    if not parts:
-        return np.zeros((table.nodes, 0), dtype=np.float32)
-    if table.nodes <= IDENTITY:
-        parts.append(sp.eye_array(table.nodes, dtype=np.float32, format="csr"))
-    return reduced(sp.hstack([_equal_rows(_rare_first(one)) for one in parts], format="csr"), WIDE)
-
-
-def _rare_first(matrix: sp.csr_array) -> sp.csr_array:
+def _rare_first(matrix: sp.csr_array, total: npt.NDArray[Any]) -> sp.csr_array:
     """Divide the columns of counts by the root of their sums, so that large groups do not dominate."""
-    total = np.asarray(matrix.sum(axis=0)).ravel()
     scale: Any = sp.diags_array(1 / np.sqrt(np.where(total > 0, total, 1)))
     return sp.csr_array(matrix @ scale)
 
 
-def scaled(features: Any, *, encoded: bool) -> Any:
-    """Return features whose columns are comparable: encoded ones already are."""
-    sparse = sp.issparse(features)
+def scaled(features: Any, known: Any, *, encoded: bool) -> Any:
+    """Return features whose columns are comparable, scaled as the known rows; encoded ones already are."""
+    sparse = bool(sp.issparse(features))
     if encoded:
         return features
-    filled = features.nnz if sparse else int(np.count_nonzero(features))
-    negative = bool((features.data if sparse else features).min(initial=0) < 0)
-    if filled <= 0.5 * features.shape[0] * features.shape[1] and not negative:
+    values = known.data if sparse else known
+    filled, negative = int(np.count_nonzero(values)), bool(values.min(initial=0) < 0)
+    if filled <= 0.5 * known.shape[0] * known.shape[1] and not negative:
         return _equal_rows(sp.csr_array(features) if sparse else features)
-    dense = features.toarray() if sparse else np.asarray(features, dtype=np.float64)
-    spread = dense.std(axis=0)
-    return np.asarray((dense - dense.mean(axis=0)) / np.where(spread > 1e-12, spread, 1), dtype=np.float32)
+    rows = _dense(known)
+    spread = rows.std(axis=0)
+    return np.asarray(
+        (_dense(features) - rows.mean(axis=0)) / np.where(spread > 1e-12, spread, 1), dtype=np.float32
+    )
 
 
 def _equal_rows(rows: Any) -> Any:
@@ -210,22 +319,3 @@ def _equal_rows(rows: Any) -> Any:
     length = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
     scale: Any = sp.diags_array(1 / np.where(length > 0, length, 1))
     return (scale @ rows).astype(np.float32).tocsr()
-
-
-def reduced(rows: Any, count: int) -> Floats:
-    """Return the leading principal components of rows; all columns, centred, if they are few."""
-    columns, sparse = int(rows.shape[1]), bool(sp.issparse(rows))
-    if sparse and columns > count and min(rows.shape) > count:
-        from sklearn.utils.extmath import randomized_svd
-
-        _, sizes, right = randomized_svd(rows, count, n_iter=4, random_state=0)
-        right = right[sizes > NEGLIGIBLE * sizes.max(initial=0)]
-        return np.asarray(rows @ (right * np.sign((right**3).sum(axis=1))[:, None]).T, dtype=np.float32)
-    dense = np.asarray(rows.toarray() if sparse else rows, dtype=np.float64)
-    dense = dense - dense.mean(axis=0)
-    if columns > count:
-        values, vectors = np.linalg.eigh(dense.T @ dense)
-        chosen = np.argsort(values)[::-1][:count]
-        chosen = chosen[values[chosen] > NEGLIGIBLE * max(float(values.max()), 0)]
-        dense = dense @ (vectors[:, chosen] * np.sign((vectors[:, chosen] ** 3).sum(axis=0)))
-    return np.asarray(dense, dtype=np.float32)

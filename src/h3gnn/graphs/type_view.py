@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +17,16 @@ import torch
 
 from h3gnn.errors import GraphError, check_choice
 from h3gnn.graphs.graph import Graph, with_hash
-from h3gnn.graphs.joins import joined_columns
-from h3gnn.graphs.paths import COLUMNS, MOST_HOPS, MOST_PATHS, Path, PathFeatures, reduced
+from h3gnn.graphs.joins import JoinPlan, joined_columns
+from h3gnn.graphs.paths import MOST_HOPS, MOST_PATHS, Path, PathFeatures, key_of
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.relational import UNKNOWN_TIME, NodeTable, RelationalGraph, Step
 from h3gnn.graphs.structural import build_graph
 from h3gnn.graphs.targets import AUTO, read_labels
 from h3gnn.tables.infer import Cells
+
+if TYPE_CHECKING:
+    from h3gnn.tables.plan import TablePlan
 
 Integers = npt.NDArray[np.int64]
 MOST_RELATIONS = 3
@@ -75,6 +78,7 @@ def type_view(
     label_time: str | None = None,
     longest: int = MOST_HOPS,
     most_paths: int = MOST_PATHS,
+    fitted: tuple[RelationalGraph, Graph] | None = None,
 ) -> Graph:
     """Return the graph of one node type.
 
@@ -87,41 +91,82 @@ def type_view(
             or "now" if it is of today; None if no row is later.
         longest: hops of the longest path to other types.
         most_paths: number of paths whose means are columns.
+        fitted: the same tables without some rows, and the graph of the type there, made with the same
+            arguments: its relations, paths, scaling and joined columns are used.
 
     Raises:
         GraphError: if `label_time` is missing, and some rows are linked to later ones.
     """
-    table, features = graph.type(name), PathFeatures(graph, name)
+    before = None if fitted is None else PathFeatures(fitted[0], name)
+    table, features = graph.type(name), PathFeatures(graph, name, before)
+    if fitted is not None:
+        for one in fitted[0].types:
+            features.known(one)  # rejects tables from which rows are missing
     asks = label is not None or label_time is not None
-    at_row_time = asks and uses_row_times(features, label_time)
+    at_row_time = asks and uses_row_times(before or features, label_time)
     found = [] if at_row_time else _relations(features)
-    chosen, left = _informative(features, found)
+    if fitted is None:
+        chosen, left = _informative(features, found)
+    else:
+        by_title = {one.title: one for one in found}
+        none = np.zeros((2, 0), dtype=np.int64)
+        chosen = [by_title.get(one, NodeLinks(one, none)) for one in fitted[1].relation_names]
+        left = []
     edges, member = _union([one.both_ways for one in chosen], table.nodes)
-    own = table.features if table.features.shape[1] else None
+    paths = [] if at_row_time else (before or features).select(longest, most_paths)
+    along = path_columns(features, [features.path(key_of(one)) for one in paths])
+    joined = joined_columns(
+        graph,
+        name,
+        row_times=table.time if at_row_time else None,
+        plan=None if fitted is None else _join_plan(fitted[1]),
+    )
     known: dict[str, Any] = {"node_ids": table.ids if table.has_ids else None}
-    if own is not None and table.feature_names:
-        known["feature_names"] = table.feature_names
-    if own is None and not edges.shape[1]:
-        own = np.ones((table.nodes, 1), dtype=np.float32)
-        known["feature_names"] = ("constant",)
+    own, plan = _own_features(table, along, edges, known)
     built = build_graph(own, edges, nodes=table.nodes, source=f"{graph.source}: {name}", **known)
-    repairs = [*graph.repairs]
+    repairs = [*graph.repairs, *joined.repairs]
     if left:
         message = f"links among {name} by {', '.join(left)} are not used: their ends are not alike"
         repairs.append(Repair("relations-left-out", message, len(left)))
-    paths = [] if at_row_time else features.select(longest, most_paths)
-    joined = joined_columns(graph, name, row_times=table.time if at_row_time else None)
     known = {} if label is None else _labels(table, label, task, repairs)
+    links = None if fitted is None else fitted[1].link_columns
+    scales = None if links is None else links.plan
     view = replace(
         built.with_repairs(*repairs),
-        plan=table.plan if own is table.features else None,
-        relations=torch.from_numpy(member) if len(chosen) else None,
+        plan=plan,
+        relations=torch.from_numpy(member) if chosen else None,
         relation_names=tuple(one.title for one in chosen),
-        path_columns=path_columns(features, paths),
-        link_columns=joined.as_link_columns() if joined.plan.columns else None,
+        path_columns=along,
+        link_columns=joined.as_link_columns(scales) if joined.plan.columns else None,
         **known,
     )
     return with_hash(view)
+
+
+def _own_features(
+    table: NodeTable, along: PathColumns | None, edges: Integers, known: dict[str, Any]
+) -> tuple[Any, TablePlan | None]:
+    """Return features of the nodes, and their plan: own columns, else what paths say; None: structural ones.
+
+    Names of features are added to the known parts of the graph.
+    """
+    if table.features.shape[1]:
+        if table.feature_names:
+            known["feature_names"] = table.feature_names
+        return table.features, table.plan
+    if along is not None and along.values.shape[1]:
+        pairs = zip(along.titles, along.widths, strict=True)
+        known["feature_names"] = tuple(f"{one} {at + 1}" for one, width in pairs for at in range(width))
+        return along.values, None
+    if edges.shape[1]:
+        return None, None
+    known["feature_names"] = ("constant",)
+    return np.ones((table.nodes, 1), dtype=np.float32), None
+
+
+def _join_plan(fitted: Graph) -> JoinPlan:
+    links = fitted.link_columns
+    return JoinPlan(() if links is None else links.plan.joined)
 
 
 def _labels(table: NodeTable, label: str, task: str, repairs: list[Repair]) -> dict[str, Any]:
@@ -178,11 +223,7 @@ def _later_rows(graph: RelationalGraph, steps: Sequence[Step], time: Integers) -
 
 def path_columns(features: PathFeatures, paths: Sequence[Path]) -> PathColumns | None:
     """Return the means along paths, in principal components; None without paths."""
-    parts: list[npt.NDArray[np.float32]] = []
-    for path in paths:
-        columns = reduced(features.mean(path), COLUMNS)
-        length = float(np.sqrt((columns.astype(np.float64) ** 2).sum(axis=1).mean())) if columns.size else 0.0
-        parts.append((columns / (length if length > 0 else 1)).astype(np.float32))
+    parts = [features.components(path) for path in paths]
     if not parts:
         return None
     titles = tuple(" > ".join(hop.title for hop in path) for path in paths)

@@ -145,9 +145,14 @@ class WholeGraph:
     whole = True
 
     def __init__(
-        self, features: FeatureMatrix, support: Support, hops: int, compared: int | None = None
+        self,
+        features: FeatureMatrix,
+        support: Support,
+        hops: int,
+        compared: int | None = None,
+        paths: Tensor | None = None,
     ) -> None:
-        self.features, self.support = features, support
+        self.features, self.support, self.paths = features, support, paths
         self.nodes, self.device = support.nodes, features.device
         self.half = None if compared is None or compared >= self.nodes else max(1, compared // 2)
         self.in_a_step = self.nodes if self.half is None else 2 * self.half
@@ -155,7 +160,7 @@ class WholeGraph:
         loops = int((every < 0).any())
         every = every[loops:]
         pairs = torch.stack([every // max(1, self.nodes), every % max(1, self.nodes)])
-        part = whole_graph(features, support, hops)
+        part = whole_graph(features, support, hops, paths)
         each = torch.arange(len(every), device=self.device)
         self._batch = Batch(
             part, support.factor, support.start, pair_of - loops, pairs, each, own=self.nodes, all_pairs=each
@@ -201,7 +206,7 @@ class WholeGraph:
 
     def rows(self) -> GraphRows:
         """Return the graph as the encoder reads it."""
-        return GraphRows.in_memory(self.features, self.support)
+        return GraphRows.in_memory(self.features, self.support, self.paths)
 
 
 class SampledBatches:
@@ -226,7 +231,7 @@ class SampledBatches:
         paired: bool = False,
     ) -> None:
         self.support = _move_support(graph.support, device)
-        self.graph = GraphRows(graph.read, self.support, graph.columns)
+        self.graph = GraphRows(graph.read, self.support, graph.columns, paths=graph.paths)
         self.batch_size, self.device, self.paired = batch_size, device, paired
         self.nodes, self.clusters = self.support.nodes, list[NodeIds]()
         crow, cols, seeds = self.support.pattern.crow, self.support.pattern.cols, batch_size
@@ -296,7 +301,10 @@ class SampledBatches:
         relations = self.support.relations
         if relations is not None:
             relations = relations[:, entries].to(self.device, features.dtype)
-        part = Part(nodes.to(self.device), sample.counts, blocks, features, relations=relations)
+        paths = self.graph.paths
+        if paths is not None:
+            paths = paths[nodes[: sample.counts[0]].to(paths.device)].to(self.device)
+        part = Part(nodes.to(self.device), sample.counts, blocks, features, relations=relations, paths=paths)
         factor = self.support.factors(entries, ends).to(self.device, features.dtype)
         pair_of = self.support.pair_keys(entries, ends).to(self.device)
         at = nodes.new_empty(2, 0) if pairs is None else pairs

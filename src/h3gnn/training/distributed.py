@@ -242,7 +242,7 @@ def shard_rows(graph: GraphRows, ranks: Ranks, *, in_memory: bool) -> GraphRows:
         received = request.exchange(read_own(request.requested))
         return rows_in_memory(received, support).read(request.inverse)
 
-    return GraphRows(read, support, graph.columns)
+    return GraphRows(read, support, graph.columns, paths=graph.paths)
 
 
 def rows_in_memory(features: Tensor, support: Support) -> GraphRows:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from h3gnn.encoder.encode import Allocate
 from h3gnn.encoder.stack import EncoderStack, per_model
 from h3gnn.encoder.tokens import relation_paths
+from h3gnn.graphs.graph import GraphLike
 from h3gnn.resources import check_memory
 from h3gnn.storage.checkpoint_file import Checkpoints, group_folder, known_group_size
 from h3gnn.training.batches import Source, WholeGraph
@@ -73,6 +74,27 @@ class FromSettings:
         return cls(**{name: params[name] for name in names})
 
 
+class PathCounts(NamedTuple):
+    """The relations among the nodes of a type, and the columns of each path to other types."""
+
+    relations: int = 0
+    widths: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, graph: GraphLike) -> PathCounts:
+        """Return those of a graph."""
+        columns = graph.path_columns
+        return cls(len(graph.relation_names), () if columns is None else columns.widths)
+
+    def tokens(self, hops: int, most: int) -> dict[str, Any]:
+        """Return the paths that have a token, up to `most`: those among the nodes first.
+
+        Beside paths to other types, one step along each relation suffices.
+        """
+        among = relation_paths(self.relations, 1 if self.widths else hops, most)
+        return {"paths": among, "path_widths": self.widths[: most - len(among)]}
+
+
 @dataclass(frozen=True)
 class Shape(FromSettings):
     """Architecture of a stack of encoders; a dropout rate may be a list with one value per model."""
@@ -108,12 +130,12 @@ class Shape(FromSettings):
         )
 
     def build(
-        self, features: int, entries: int, models: int, device: torch.device, relations: int = 0
+        self, features: int, entries: int, models: int, device: torch.device, paths: PathCounts | None = None
     ) -> EncoderStack:
         """Return an uninitialized stack of encoders; the device decides the memory layout of its weights."""
         self.check_memory(features, 1)
         options = {field.name: getattr(self, field.name) for field in fields(self)}
-        options["paths"] = relation_paths(relations, self.hops, options.pop("max_paths"))
+        options |= (paths or PathCounts()).tokens(self.hops, options.pop("max_paths"))
         options["fuse_in_bfloat16"] = use_bfloat16(options.pop("precision"), device)
         options |= {"side_by_side": device.type == "cuda", "models": models}
         return EncoderStack(features, options.pop("channels"), entries, **options)
@@ -339,19 +361,19 @@ def plan_memory(
     features: int,
     device: torch.device,
     budget: int | None,
-    relations: int = 0,
+    paths: PathCounts | None = None,
 ) -> tuple[int | None, int | None]:
     """Return how many models to train at once and nodes to fuse at a time in a budget; None is automatic."""
     if params["batch_size"] is not None:
         return None, None
     with torch.device("meta"):
-        one = Shape.of(params).build(features, 0, 1, device, relations)
+        one = Shape.of(params).build(features, 0, 1, device, paths)
     size = MemoryEstimate(
         nodes=nodes,
         entries=entries,
         features=features,
         channels=params["channels"],
-        hops=len(one.hop_tokens),
+        hops=one.num_tokens - 2,
         first_width=sum(one.input.widths),
         mlp_width=one.input.widths[1],
         heads=params["heads"],

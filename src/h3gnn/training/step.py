@@ -21,8 +21,8 @@ from h3gnn.training.optimizer import StackedAdam
 from h3gnn.training.resources import rounded_products
 from h3gnn.training.teacher import Teacher, TeacherView
 
-COLUMN_NOISE, SWAP_NOISE = (1 << 20) + 1, (1 << 20) + 2
-"""Streams of the noise that drops feature columns, and that swaps the features of masked nodes."""
+COLUMN_NOISE, SWAP_NOISE, PATH_NOISE = (1 << 20) + 1, (1 << 20) + 2, (1 << 20) + 3
+"""Streams of the noise that drops feature columns, swaps the features of masked nodes, and drops paths."""
 MaskStrategy = Callable[[Tensor, Sequence[torch.Generator]], Tensor]
 """From difficulty `[models, nodes]` and one generator per model to a mask, bool `[models, nodes]`."""
 
@@ -108,7 +108,9 @@ class Step:
         projected = student.project(part, self._seen_columns(noise))
         by_token, donors = self._swapped(hidden, part, noise, drawers)
         products = list(projected) if follows else None
-        tokens = student.tokens(projected, part, weights, by_token, noise, donors)
+        tokens = student.tokens(
+            projected, part, weights, by_token, noise, donors, self._seen_paths(part, noise)
+        )
         nodes = part.seeds if batch.compared is None else batch.compared
         tokens, kept = batch.chosen(tokens), student.attention_keep(nodes, noise)
         teacher = self._teacher_view(batch, noise, products) if last else teacher
@@ -149,6 +151,14 @@ class Step:
         if kept is None:
             return None
         return drop(torch.ones_like(kept, dtype=self.difficulty.dtype), kept, self.feature_drop)
+
+    def _seen_paths(self, part: Part, noise: Noise) -> Tensor | None:
+        """Draw which paths to other types each model's student sees of each node, as edges are dropped."""
+        paths = self.student.path_tokens
+        if paths is None:
+            return None
+        kept = noise.keep(self.edge_drop, part.seeds, (len(paths.widths),), PATH_NOISE)
+        return None if kept is None else kept.to(self.difficulty.dtype)
 
     def _swapped(
         self, hidden: Tensor, part: Part, noise: Noise, drawers: Sequence[torch.Generator]
