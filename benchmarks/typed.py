@@ -28,9 +28,11 @@ from torch import Tensor
 
 from h3gnn.baselines.supervised import Predictions
 from h3gnn.baselines.typed import HGT, RGCN, JoinedBoosting, PathMeans, TypedNetwork, TypedSystem
+from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.evaluator import Evaluator
 from h3gnn.experiments.run import evaluate_predictions
 from h3gnn.graphs.relational import NodeTable, Relation, RelationalGraph
+from h3gnn.graphs.type_view import type_view
 from reproduction.files import read_json, rounded, write_json
 from reproduction.origin import made_with
 
@@ -128,7 +130,14 @@ def rival(title: str, system: TypedSystem) -> Method:
     return Method(title, run, repr(system), system.has_chance)
 
 
+def embed_type(problem: Problem, seed: int, device: torch.device) -> Tensor:
+    """Return H3GNN's embedding of the nodes that have classes, with the default settings."""
+    view = type_view(problem.graph, problem.type)
+    return torch.from_numpy(H3GNN(random_state=seed, device=device.type).fit(view).embedding_)
+
+
 METHODS = {
+    "h3gnn": Method("H3GNN", embed_type, repr(sorted(H3GNN(device="cpu").get_settings().items()))),
     "paths": rival("features along paths, untrained", PathMeans()),
     "boosting": rival("boosting on joined columns", JoinedBoosting()),
     "rgcn": rival("R-GCN", RGCN()),
