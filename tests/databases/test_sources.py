@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import shutil
-import socket
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -164,46 +159,6 @@ def test_what_is_a_source(tmp_path: Path) -> None:
     assert is_source("postgresql://me:secret@host/db")
     assert not is_source("cora")
     assert hidden_password("postgresql://me:secret@host/db") == "postgresql://me@host/db"
-
-
-@pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a server that runs for these tests."""
-    found = [*sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")), *_on_path("initdb")]
-    if not found:
-        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
-    folder, tools = tmp_path_factory.mktemp("postgres"), found[-1].parent
-    as_user = []
-    if os.getuid() == 0:  # the server refuses to run as root
-        if shutil.which("runuser") is None or not _has_user("postgres"):
-            pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
-        as_user = ["runuser", "-u", "postgres", "--"]
-        shutil.chown(folder, "postgres")
-        for parent in folder.parents[:3]:
-            parent.chmod(0o755)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    data = str(folder / "data")
-    _quietly(*as_user, tools / "initdb", "-D", data, "-U", "tester", "-A", "trust")
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
-    control = [*as_user, tools / "pg_ctl", "-D", data]
-    _quietly(*control, "-w", "-l", folder / "log", "-o", options, "start")
-    yield f"postgresql://tester@127.0.0.1:{port}/postgres"
-    _quietly(*control, "-m", "immediate", "stop")
-
-
-def _has_user(name: str) -> bool:
-    return subprocess.run(["id", name], check=False, capture_output=True).returncode == 0
-
-
-def _quietly(*command: object) -> None:
-    subprocess.run([str(one) for one in command], check=True, capture_output=True, cwd="/")
-
-
-def _on_path(program: str) -> list[Path]:
-    found = shutil.which(program)
-    return [Path(found)] if found else []
 
 
 def test_postgresql_declares_keys_and_links(postgres: str) -> None:

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import chain, combinations, count
 from typing import Any
 
@@ -266,6 +267,8 @@ class _Inference:
             self._ask(profile.name, _doubt(link, several=len(chosen) > 1), link)
         if not (is_own or self.declares_links):
             doubts += [text for other in rest for text in self._other_ids(profile, column, other)]
+            if all(link.reason == _REASONS[0] for link in (*chosen, *asked)):
+                doubts += self._tables_without_its_name(profile, column, rest)
         for text in doubts:
             self._ask(profile.name, text)
 
@@ -350,6 +353,19 @@ class _Inference:
                 match.tells or (likely and named and match.share >= MATCHING and match.coverage >= 0.5)
             ):
                 yield f"{column} may refer to {one} of {other.name}, which is not its key{other.gaps(one)}"
+
+    def _tables_without_its_name(
+        self, profile: Profile, column: str, others: Sequence[Profile]
+    ) -> Iterator[str]:
+        """Name the tables whose keys contain the values of a column that has the name of other ids."""
+        if not _names_ids(column):
+            return
+        keyed = [one for one in others if len(self.keys[one.name]) == 1]
+        matches = [(profile.match((column,), one, self.keys[one.name]), one.name) for one in keyed]
+        found = sorted((-match.coverage, name) for match, name in matches if match.share >= MATCHING)
+        if found:
+            names = shortened((name for _, name in found), 6)
+            yield f"{column} has the name of no table, and its values are keys of {names}"
 
     def _no_key(self, column: str, other: Profile) -> str:
         """Say why a table that a column names cannot be linked to."""
@@ -456,14 +472,15 @@ def _doubt(link: Link, *, several: bool) -> str:
     return f"{text}: {share} of its values are keys there"
 
 
-def _ends(names: Sequence[str]) -> set[str]:
+@cache
+def _ends(names: Words) -> frozenset[str]:
     """Return columns that are the ends of an edge by name: from and to, id_1 and id_2."""
-    return {names[at] for pair in pairs_of_ends(names) for at in pair}
+    return frozenset(names[at] for pair in pairs_of_ends(names) for at in pair)
 
 
 def _is_like_id(profile: Profile, column: str) -> bool:
     """Whether a column has the name of ids or of an end of edges, or no name."""
-    return _names_ids(column) or _has_no_name(column) or column in _ends(profile.names)
+    return _names_ids(column) or _has_no_name(column) or column in _ends(tuple(profile.names))
 
 
 def _may_be_node(profile: Profile, column: str) -> bool:
@@ -476,9 +493,9 @@ def _may_be_node(profile: Profile, column: str) -> bool:
     if is_id_name(column):
         return values < len(profile.texts(column).dropna())
     return (
-        column in _ends(profile.names)
+        column in _ends(tuple(profile.names))
         and values < 0.7 * len(profile.frame)
-        and profile.kind(column) != "date"
+        and not profile.is_date(column)
     )
 
 
@@ -489,7 +506,7 @@ def _same_kind(one: tuple[Profile, str], two: tuple[Profile, str]) -> bool:
     common, least = len(values & others), min(len(values), len(others))
     if _has_no_name(column) or _has_no_name(second):
         return common >= max(10, least / 2)
-    ends = profile is other and {column, second} <= _ends(profile.names)
+    ends = profile is other and {column, second} <= _ends(tuple(profile.names))
     same = stems(column)[-1:] == stems(second)[-1:] != ()
     texts = not len(profile.integers(column)) and common >= least / 10
     return common > 0 and (ends or same or texts)
@@ -532,7 +549,7 @@ def _may_be_time(name: str, profile: Profile) -> bool:
         return False
     written = any(one.isdigit() for one in known.iloc[0]) and len(known.iloc[0]) >= 6
     is_moment = pd.api.types.is_datetime64_any_dtype(profile.frame[name].dtype)
-    if (written or is_moment) and profile.kind(name) == "date":
+    if (written or is_moment) and profile.is_date(name):
         return True
     if not written or not ({*words_in(name)} & EPOCH_WORDS or _has_no_name(name)):
         return False

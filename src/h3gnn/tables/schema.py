@@ -23,6 +23,8 @@ MATCHING = 0.95
 """Share of a link's values that must be keys of the other table."""
 UNLIKELY_CHANCE = 1e-3
 """With a smaller one, values do not match by coincidence."""
+SAMPLE = 100
+"""Values from which dates are recognized before all are read."""
 INTEGER = re.compile(r"-?\d{1,18}")
 WHOLE, FRACTION = re.compile(r"-?\d+\.0"), re.compile(r"\d\.\d")
 BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -331,15 +333,17 @@ class Profile:
         self._texts: dict[str, pd.Series[Any]] = {}
         self._distinct: dict[tuple[str, ...], set[Any]] = {}
         self._integers: dict[str, Integers] = {}
+        self._ids: dict[str, bool] = {}
 
     def texts(self, column: str) -> pd.Series[Any]:
         """Return a column as text, missing values as None; 12.0 is 12 in a column without fractions."""
         if column not in self._texts:
-            codes, distinct = pd.factorize(Cells(self.frame[column]).texts)
-            short = {one: one.removesuffix(".0") for one in distinct if WHOLE.fullmatch(one)}
-            if any(FRACTION.search(one) for one in distinct if one not in short):
+            codes, distinct = _factorized(self.frame[column])
+            short = {one: one.removesuffix(".0") for one in distinct if one and WHOLE.fullmatch(one)}
+            if any(FRACTION.search(one) for one in distinct if one and one not in short):
                 short = {}
-            values = np.array([*(short.get(one, one) for one in distinct), None], dtype=object)
+            shown = [None if one is None else short.get(one, one) for one in distinct]
+            values = np.array([*shown, None], dtype=object)
             self._texts[column] = pd.Series(values[codes], dtype=object)
         return self._texts[column]
 
@@ -387,6 +391,11 @@ class Profile:
 
     def may_be_id(self, name: str) -> bool:
         """Whether the values of a column could be ids: no fractions, long texts or lists."""
+        if name not in self._ids:
+            self._ids[name] = self._looks_like_id(name)
+        return self._ids[name]
+
+    def _looks_like_id(self, name: str) -> bool:
         known = self.texts(name).dropna()
         sample = known.iloc[:200]
         if known.empty or isinstance(self.frame[name].iloc[sample.index[0]], list | dict | np.ndarray):
@@ -404,9 +413,22 @@ class Profile:
         missing, repeated = len(self.frame) - len(known), int(known.duplicated().sum())
         return f", and is missing in {missing:,} rows and repeated in {repeated:,}" * bool(missing + repeated)
 
-    def kind(self, column: str) -> str:
-        """Return the inferred kind of a column."""
-        return infer_column(column, Cells(self.frame[column]), None, self.names).kind
+    def is_date(self, column: str) -> bool:
+        """Whether a column holds dates; a few of its values are tried before all."""
+        few = self.texts(column).drop_duplicates().dropna().index[:SAMPLE]
+        return self._kind(column, few) in ("date", "constant") and self._kind(column) == "date"
+
+    def _kind(self, column: str, rows: Any = slice(None)) -> str:
+        return infer_column(column, Cells(self.frame[column].iloc[rows]), None, self.names).kind
+
+
+def _factorized(column: pd.Series[Any]) -> tuple[Integers, Sequence[str | None]]:
+    """Return the number of each cell's text, -1 if missing, and the texts; some may be equal, or None."""
+    is_plain = pd.api.types.is_numeric_dtype(column.dtype) or pd.api.types.infer_dtype(column) == "string"
+    if not is_plain:  # 1 and True, or lists
+        column = pd.Series(Cells(column).texts, dtype=object)
+    codes, distinct = pd.factorize(column)
+    return codes, Cells(pd.Series(distinct)).texts.tolist()
 
 
 class Match(NamedTuple):
