@@ -2,9 +2,9 @@
 
 `python -m benchmarks.schemas --data FOLDER [--sources "berka;chinook"]` compares `h3gnn inspect` with what
 the documentation of each database says, written down below. `benchmarks/results/schemas.json` holds how many
-keys, links and times were found without a question, how many only as a question, which are wrong or missing, and
-the seconds of reading the files and of proposing the schema. A source that is not there is left out. `--table`
-prints what is stored as Markdown.
+keys, links and times were found without a question, how many only as a question, which are wrong or missing,
+and the seconds of reading the files and of proposing the schema. A source that is not there is left out.
+`--table` prints what is stored as Markdown.
 
 Chinook is read four times: from SQLite and PostgreSQL, which declare keys and links, and as plain tables of
 either, which do not. Columns that name things without a table, such as banks, count as links.
