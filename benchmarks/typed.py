@@ -200,9 +200,11 @@ def run(
     test: bool,
     again: bool,
 ) -> dict[str, Any]:
-    """Compute the cells that are not stored, and store each as soon as it is there."""
-    stored = read_json(out) if out.is_file() else {"cells": []}
-    cells = {(one["graph"], one["method"], one["seed"]): one for one in stored["cells"]}
+    """Compute the cells that are not stored, and store each as soon as it is there.
+
+    The file is read again before it is written, since several runs may share it.
+    """
+    cells = _stored(out)
     for graph in graphs:
         if not (data / graph).is_dir():
             print(f"{graph}: left out, {data / graph} is missing", flush=True)
@@ -219,10 +221,16 @@ def run(
                 shown = " / ".join(f"{100 * one:.1f}" for one in found["val"])
                 print(f"{graph}/{name}, seed {seed}: {shown} in {found['seconds']} s", flush=True)
                 about = {"graph": graph, "method": name, "seed": seed, "data": problem.key}
+                cells = _stored(out)
                 cells[graph, name, seed] = {**about, "settings": method.settings, **found}
                 in_order = [cells[key] for key in sorted(cells)]
                 write_json(out, {**made_with(), "cells": in_order})
     return {"cells": list(cells.values())}
+
+
+def _stored(path: Path) -> dict[tuple[str, str, int], Cell]:
+    cells = read_json(path)["cells"] if path.is_file() else []
+    return {(one["graph"], one["method"], one["seed"]): one for one in cells}
 
 
 def main() -> None:
