@@ -146,7 +146,8 @@ def main() -> None:
         write_json(RESULTS, stored)
         print(f"{name}: done", flush=True)
     for part in ("val", "test"):
-        print(f"\n{part}\n\n{markdown(stored, part)}")
+        if any(part in cell for cell in stored["cells"]):
+            print(f"\n{part}\n\n{markdown(stored, part)}")
 
 
 if __name__ == "__main__":
