@@ -143,6 +143,7 @@ class PathFeatures:
         self.graph, self.name, self.fitted = graph, name, fitted
         self._matrices: dict[str, sp.csr_array] = {}
         self._means: dict[tuple[str, ...], Floats] = {}
+        self._reached: dict[tuple[str, ...], npt.NDArray[np.bool_]] = {}
         self._rows: dict[str, Any] = {}
         self._reductions: dict[tuple[str, ...], tuple[Reduction, float]] = {}
         self._of_type: dict[str, Reduction] = {}
@@ -271,6 +272,15 @@ class PathFeatures:
             found = (*found, next(one for one in hops if one.key == name))
         return found
 
+    def _reaching(self, path: Path) -> npt.NDArray[np.bool_]:
+        """Return which nodes a path leads from to a node with features."""
+        key = key_of(path)
+        if key not in self._reached:
+            ends = np.asarray(abs(self.features(path[-1].end)).sum(axis=1) > 0)
+            rest = ends if len(path) == 1 else self._reaching(path[1:])
+            self._reached[key] = np.asarray(self.matrix(path[0]) @ rest.astype(np.float32) > 0)
+        return self._reached[key]
+
     def select(self, longest: int = MOST_HOPS, most: int = MOST_PATHS) -> list[Path]:
         """Return up to `most` paths: short ones first, then those that reach more of the nodes."""
         found: list[tuple[int, float, int, Path]] = []
@@ -279,9 +289,9 @@ class PathFeatures:
                 break
             if not self._describes(path[-1].end):
                 continue
-            reached = float((np.abs(self.mean(path)).sum(axis=1) > 0).mean())
-            if reached > 0:
-                found.append((len(path), -reached, at, path))
+            share = float(self._reaching(path).mean())
+            if share > 0:
+                found.append((len(path), -share, at, path))
         return [path for *_, path in sorted(found, key=lambda one: one[:3])[:most]]
 
     def _describes(self, name: str) -> bool:
