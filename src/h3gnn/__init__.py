@@ -28,9 +28,11 @@ if TYPE_CHECKING:  # read by `_homes`, too
     from h3gnn.graphs.datasets import load as load_graph
     from h3gnn.graphs.formats import read_graph_file
     from h3gnn.graphs.graph import Graph, with_splits
+    from h3gnn.graphs.libraries import from_hetero_data
     from h3gnn.graphs.profile import GraphProfile
     from h3gnn.graphs.profile import profile as profile_graph
     from h3gnn.graphs.synthetic import mixed_graph
+    from h3gnn.graphs.type_view import type_view
     from h3gnn.ondisk.mapped import MappedGraph, open_mapped
     from h3gnn.ondisk.prepare import prepare_graph
     from h3gnn.settings import EncoderConfig, MaskingConfig, TargetConfig
@@ -49,7 +51,7 @@ __all__ = ["H3GNN", "EncoderConfig", "MaskingConfig", "TargetConfig", "preset", 
 __all__ += ["History", "JointEncoder", "Snapshots", "__version__"]
 __all__ += ["Graph", "GraphProfile", "as_graph", "load_graph", "mixed_graph", "profile_graph"]
 __all__ += ["MappedGraph", "open_mapped", "prepare_graph", "read_graph", "read_graph_file", "with_splits"]
-__all__ += ["TablePlan", "encode_table"]
+__all__ += ["TablePlan", "encode_table", "from_hetero_data", "type_view"]
 __all__ += ["ProbeResult", "compare_clusters", "kmeans_clusters", "linear_probe"]
 __all__ += ["Extension", "NodeClassifier", "NodeRegressor"]
 __all__ += ["CheckpointError", "GraphError", "InputError", "LossError", "ModelFolderError", "RankLostError"]

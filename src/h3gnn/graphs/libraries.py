@@ -1,22 +1,35 @@
-"""Convert the graphs of PyG, networkx and DGL to a `Graph`."""
+"""Convert the graphs of PyG, networkx and DGL to a `Graph`, and several node types to a `RelationalGraph`."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
+import torch
 
 from h3gnn.errors import GraphError, as_list, as_option, shortened
-from h3gnn.graphs.checks import DATES, as_classes, as_masks, holds_dates, split_masks
+from h3gnn.graphs.checks import (
+    DATES,
+    as_classes,
+    as_masks,
+    as_numpy,
+    check_features,
+    holds_dates,
+    split_masks,
+)
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.ids import as_ids, is_missing, quoted
 from h3gnn.graphs.provenance import Kind, Repair
+from h3gnn.graphs.relational import NodeTable, Relation, RelationalGraph
+from h3gnn.graphs.scaling import scipy_features
 from h3gnn.graphs.structural import build_graph
 from h3gnn.graphs.targets import has_fractions, split_known, unknown_labels
 from h3gnn.tables.roles import is_class_name
+from h3gnn.tables.times import decode_times
 
 FEATURES, LABEL, SPLIT = "x", "y", "split"
 """Node attributes of networkx graphs that are used by default."""
@@ -37,6 +50,8 @@ def from_pyg(data: Any, *, source: str, kind: Kind = "object") -> Graph:
     get = getattr(data, "get", None)
     if get is None or not hasattr(data, "edge_index") or hasattr(data, "node_types"):
         message = f"a PyG {type(data).__name__} is not a graph with one node type; give a Data"
+        if hasattr(data, "node_types"):
+            message += ", or read its types by from_hetero_data, and make the graph of one by type_view"
         raise GraphError(message, code="not-a-graph")
     edges, labels = get("edge_index"), get("y")
     repairs = [] if labels is None else [*unknown_labels(labels)]
@@ -70,6 +85,100 @@ def _pyg_nodes(data: Any, edges: Any) -> int:
         if (values := data.get(name)) is not None:
             return int(values.shape[0])
     return int(edges.max()) + 1 if edges.numel() else 0
+
+
+def from_hetero_data(data: Any, *, source: str = "PyG HeteroData") -> RelationalGraph:
+    """Convert a PyG `HeteroData`; `type_view` then makes the graph of one node type.
+
+    Of each node type `x`, `y` (the label `"y"`), `time` and the masks are used, and of each edge type
+    `edge_index`, `edge_weight`, `edge_attr` and `time`. Edges with attributes become nodes that link two
+    others, like the rows of a link table. A reversed edge type `rev_…` is left out, since relations count in
+    both directions.
+    """
+    if not hasattr(data, "node_types") or not hasattr(data, "edge_types"):
+        message = f"a {type(data).__name__} is not a HeteroData; as_graph reads graphs with one node type"
+        raise GraphError(message, code="not-a-graph")
+    stores = {kinds: data[kinds] for kinds in data.edge_types if not _is_reverse(data, *kinds)}
+    for kinds, store in stores.items():
+        if store.get("edge_index") is None:
+            raise GraphError(f"the edge type {kinds} has no edge_index", code="edges-missing")
+    types, relations = dict[str, NodeTable](), list[Relation]()
+    for name in data.node_types:
+        types[name] = _hetero_nodes(name, data[name], stores)
+    links = set()
+    for (first, verb, second), store in stores.items():
+        ends = as_numpy(store["edge_index"], "the edges")
+        named = [one for one in stores if (one[0], one[1]) == (first, verb)]
+        name = f"{first}.{verb}" + (f" {second}" if len(named) > 1 else "")
+        time, attributes = _hetero_times(name, store), store.get("edge_attr")
+        if attributes is None:
+            weight = store.get("edge_weight")
+            weight = None if weight is None else as_numpy(weight, "the edge weights").astype(np.float32)
+            relations.append(Relation(name, first, second, ends.astype(np.int64), time, weight))
+            continue
+        rows = np.arange(ends.shape[1])
+        values = _hetero_features(name, attributes)
+        types[name] = NodeTable(name, rows, values, has_ids=False, time=time)
+        links.add(name)
+        for kind, end, role in ((first, ends[0], "source"), (second, ends[1], "target")):
+            relations.append(Relation(f"{name}.{role}", name, kind, np.stack([rows, end]), time))
+    left = [" ".join(one) for one in data.edge_types if one not in stores]
+    message = f"reversed edge types are not needed, and left out: {shortened(left, 6)}"
+    repairs = (Repair("relations-reversed", message, len(left)),) if left else ()
+    return RelationalGraph(types, tuple(relations), frozenset(links), source, repairs)
+
+
+def _is_reverse(data: Any, first: str, verb: str, second: str) -> bool:
+    """Whether an edge type holds the edges of another in the other direction, as PyG's ToUndirected adds."""
+    forward = (second, verb.removeprefix("rev_"), first)
+    if not verb.startswith("rev_") or forward not in data.edge_types:
+        return False
+    pairs = [as_numpy(data[one].get("edge_index"), "the edges") for one in ((first, verb, second), forward)]
+    one, two = (ends[:, np.lexsort(ends)] for ends in (pairs[0][::-1], pairs[1]))
+    return np.array_equal(one, two)
+
+
+def _hetero_nodes(name: str, store: Any, edges: Mapping[tuple[str, str, str], Any]) -> NodeTable:
+    """Return the nodes of a type, as many as its features, labels or edges have."""
+    known = [store[one] for one in ("x", "y", "time", "train_mask") if store.get(one) is not None]
+    if "num_nodes" in store:
+        count = int(store["num_nodes"])
+    elif known:
+        count = int(known[0].shape[0])
+    else:
+        ends = [of["edge_index"][at] for kinds, of in edges.items() for at in (0, 1) if kinds[at * 2] == name]
+        count = max((int(one.max()) + 1 for one in ends if one.numel()), default=0)
+    features, labels = store.get("x"), store.get("y")
+    values = np.zeros((count, 0), np.float32) if features is None else _hetero_features(name, features)
+    cells = {} if labels is None else {LABEL: _hetero_labels(name, labels)}
+    masks = as_masks(*(store.get(f"{part}_mask") for part in ("train", "val", "test")))
+    time = _hetero_times(name, store)
+    return NodeTable(name, np.arange(count), values, has_ids=False, time=time, labels=cells, masks=masks)
+
+
+def _hetero_features(name: str, values: Any) -> Any:
+    """Return finite features as an array or a sparse matrix."""
+    values = values.reshape(-1, 1) if values.ndim == 1 else values
+    found = check_features(values, lambda part, row: f"{name}, {part} {row}")
+    return as_numpy(found, "the features") if found.layout == torch.strided else scipy_features(found)
+
+
+def _hetero_labels(name: str, labels: Any) -> Any:
+    """Return classes or numbers, with negative classes and NaN as missing."""
+    values = as_numpy(labels, "the labels").squeeze()
+    if values.ndim != 1:
+        message = f"the labels of {name} have the shape {list(labels.shape)}: give one for each node"
+        raise GraphError(message, code="labels-shape")
+    known = values >= 0 if values.dtype.kind in "iu" else ~np.isnan(values)
+    return pd.Series(values.astype(object)).where(known, None).rename(LABEL)
+
+
+def _hetero_times(name: str, store: Any) -> npt.NDArray[np.int64] | None:
+    """Return times: seconds since 1970 or their fractions, or years."""
+    times = store.get("time")
+    if times is None:
+        return None
+    return decode_times(pd.DataFrame({"time": as_numpy(times, "the times").ravel()}), "time", name)
 
 
 def from_dgl(network: Any, *, source: str) -> Graph:

@@ -38,6 +38,7 @@ class NodeTable:
         plan: how the columns of the table became the features; None for arrays.
         time: int64 `[nodes]`, nanoseconds since 1970, `UNKNOWN_TIME` where unknown; None without times.
         labels: the cells of columns that are to be predicted, by name; never part of the features.
+        masks: train, validation and test masks, bool `[nodes, splits]`, of a graph that brings splits.
     """
 
     name: str
@@ -48,6 +49,7 @@ class NodeTable:
     plan: TablePlan | None = None
     time: Integers | None = None
     labels: Mapping[str, Any] = field(default_factory=dict)
+    masks: tuple[Any, Any, Any] | None = None
 
     @property
     def nodes(self) -> int:

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 import torch
 
 from h3gnn.errors import GraphError, check_choice
-from h3gnn.graphs.graph import Graph, with_hash
+from h3gnn.graphs.graph import MASKS, Graph, with_hash
 from h3gnn.graphs.joins import JoinPlan, joined_columns
 from h3gnn.graphs.paths import MOST_HOPS, MOST_PATHS, Path, PathFeatures, key_of
 from h3gnn.graphs.provenance import Repair
@@ -129,6 +129,8 @@ def type_view(
         message = f"links among {name} by {', '.join(left)} are not used: their ends are not alike"
         repairs.append(Repair("relations-left-out", message, len(left)))
     known = {} if label is None else _labels(table, label, task, repairs)
+    if label is not None and table.masks is not None:
+        known |= dict(zip(MASKS, table.masks, strict=True))
     links = None if fitted is None else fitted[1].link_columns
     scales = None if links is None else links.plan
     view = replace(
