@@ -2,10 +2,10 @@
 
 `python -m benchmarks.recommendations --data FOLDER [--tasks bitcoin-otc]` hides the latest fifth of the
 links, the test links: of users with earlier links, the items that are new to them, or all where repeats are
-normal; of orders, whose products have one time, a random product each. `fit_recommender` gets the others and
-hides some of them again, the validation links, which choose settings, scorers and blends. `--test` scores
-the test links as well, once all is settled. The scores are in `benchmarks/results/recommendations.json`;
-`--table` prints them as Markdown.
+normal; of orders, whose products have one time, a random product each. `fit_recommender` gets the earlier
+ones and hides the latest fifth of them in the same way, the validation links, which choose settings, scorers
+and blends. `--test` scores the test links as well, once all is settled. The scores are in
+`benchmarks/results/recommendations.json`; `--table` prints them as Markdown.
 
 "Columns" are a table's own columns and means along paths of relations, without the links and without events.
 "H3GNN" is an embedding, by the preset quick, of the graph of each type, in which the links that are neither
@@ -51,30 +51,22 @@ TASKS: dict[str, tuple[str, str, dict[str, Any]]] = {
 CHOICE = "automatic choice"
 METHODS = {
     CHOICE: (tuple(TITLES), "columns"),
-    **{name: ((name,), "columns") for name in ("popularity", "history", "item-kNN", "EASE", "SVD")},
+    **{name: ((name,), "columns") for name in [*TITLES][:-2]},
     **{f"{name}, columns": ((name,), "columns") for name in ("item vectors", "user vectors")},
     **{f"{name}, H3GNN": ((name,), "h3gnn") for name in ("item vectors", "user vectors")},
 }
 """The kinds of scorers from which each method chooses, and its vectors."""
 
 
-def hide_test(data: Interactions) -> recommend.Hidden:
-    """Hide the test links."""
-    if data.time is None or data.user_type == "orders":
-        return recommend.hide_latest(data, repeats=False, seed=1)
-    early = data.time <= np.quantile(data.time[data.chosen], 0.8, method="higher")
-    gone = ~early & data.chosen & np.isin(data.users, data.users[early & data.chosen])
-    gone &= (recommend.repeats_share(data.part(early)) >= recommend.REPEATED) | ~np.isin(
-        data.pairs, data.pairs[early]
-    )
-    return replace(recommend.Hidden.of(data, gone, 1.0, 0), kept=early)
+def hide(data: Interactions, seed: int) -> recommend.Hidden:
+    """Hide the test links of all links, or the validation links of the others."""
+    repeats = recommend.repeats_share(data) >= recommend.REPEATED
+    return recommend.hide_latest(data, repeats=repeats, seed=seed)
 
 
 def embeddings(graph: RelationalGraph, train: Interactions, order: Sequence[Integers]) -> dict[str, Any]:
     """Return H3GNN's vectors of users and items; `order` has the positions of both in the graph."""
-    repeats = recommend.repeats_share(train) >= recommend.REPEATED
-    hidden = recommend.hide_latest(train, repeats=repeats)
-    known = train.part(hidden.kept & train.chosen)
+    known = train.part(hide(train, seed=0).kept & train.chosen)
     ends = np.unique(np.stack([order[0][known.users], order[1][known.items]]), axis=1)
     chosen = Relation("chosen", train.user_type, train.item_type, ends)
     linked = replace(graph, relations=(*graph.relations, chosen))
@@ -94,7 +86,7 @@ def run_task(data: Path, name: str, *, test: bool) -> Iterator[dict[str, Any]]:
     (source, table, ends), known = TASKS[name], list(TITLES)
     graph = read_database(*opened(data / source))
     links, *order = interactions(graph, table, **ends).in_order()
-    hidden, kinds = hide_test(links), (links.user_type, links.item_type)
+    hidden, kinds = hide(links, seed=1), (links.user_type, links.item_type)
     train = links.part(hidden.kept)
     rest, _ = recommend.without(graph, table, kinds)
     vectors: dict[str, dict[str, Any]] = {

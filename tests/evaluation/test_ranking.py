@@ -34,8 +34,8 @@ def by_order(order: tuple[int, ...], cutoff: int) -> list[float]:
 
 @pytest.mark.parametrize("cutoff", [1, 2, 3, 4, 5])
 def test_measures_of_equal_scores_are_means_over_their_orders(cutoff: int) -> None:
-    scores = np.array([[2.0, 1, 1, 1, 0]])
-    expected = np.mean([by_order((0, *order, 4), cutoff) for order in permutations([1, 2, 3])], axis=0)
+    scores = np.array([[1.0, 1, 1, 1, 0]])
+    expected = np.mean([by_order((*order, 4), cutoff) for order in permutations(range(4))], axis=0)
     found = measure_hidden(scores, np.zeros(2, int), np.array([1, 2]), cutoff)
     np.testing.assert_allclose(found, [expected])
 

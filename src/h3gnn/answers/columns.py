@@ -1,6 +1,7 @@
 """Columns of nodes for trees: own and link columns, means over two hops, degrees, parts of the embedding.
 
-With many features, such as words, principal components of the features take their place.
+With many features, such as words, principal components of the features take their place. A graph without
+edges has no columns of neighbours.
 """
 
 from __future__ import annotations
@@ -88,11 +89,14 @@ class NodeColumns:
             components = Directions.fit(_read(graph, scaler)(sample), COMPONENTS)
         directions = Directions.fit(embedding[sample], DIRECTIONS)
         base = tuple(_base_columns(graph, components))
-        columns = (
-            *base,
+        around = (
             *(Column(f"{one.name}, mean of neighbours", NEIGHBOURS, one.source) for one in base),
             *(Column(f"{one.name}, mean over two hops", NEIGHBOURS, one.source) for one in base),
             *(Column(name, NEIGHBOURS) for name in DEGREES),
+        )
+        columns = (
+            *base,
+            *(around if graph.num_edges else ()),
             *(Column(f"direction {at + 1}", EMBEDDING) for at in range(directions.vectors.shape[1])),
         )
         nothing, grain = np.empty((0, len(columns)), dtype=np.float32), np.zeros(len(columns), np.float32)
@@ -106,8 +110,8 @@ class NodeColumns:
 
     def of_new(self, graph: GraphLike, embedding: Embedding) -> Embedding:
         """Return the columns of the new nodes of an extended graph, which follow the fitted ones."""
-        known, width = self.values, self.base
-        first, read, links = len(known), _read(graph, self.scaler), graph.link_columns
+        first, width = len(self.values), self.base
+        read, links = _read(graph, self.scaler), graph.link_columns
         own = width - (0 if links is None else len(links.names))
         values = _empty((graph.num_nodes - first, len(self.columns)), in_memory=graph.in_memory)
         for start in range(0, len(values), ROWS):
@@ -119,7 +123,17 @@ class NodeColumns:
                 values[some, :own] = self.components(rows)
             if links is not None:
                 values[some, own:width] = links.values[first + some.start : first + some.stop]
-            values[some, 3 * width + len(DEGREES) :] = self.directions(embedding[some])
+            values[some, len(self.columns) - self.directions.vectors.shape[1] :] = self.directions(
+                embedding[some]
+            )
+        if self.positions(NEIGHBOURS).size:
+            self._fill_neighbours(graph, values)
+        self._round(values)
+        return values
+
+    def _fill_neighbours(self, graph: GraphLike, values: Embedding) -> None:
+        """Compute the means over neighbours and the degrees of new nodes in place."""
+        known, width, first = self.values, self.base, len(self.values)
         both = graph.adjacency(undirected=True, self_loops=False)
         for hop in range(2):
             for at in range(hop * width, (hop + 1) * width, AT_ONCE):
@@ -130,8 +144,6 @@ class NodeColumns:
         outgoing = np.bincount(directed.cols, minlength=graph.num_nodes)[first:]
         degrees = np.diff(directed.crow[first:]), outgoing, np.diff(both.crow[first:])
         values[:, 3 * width : 3 * width + len(DEGREES)] = np.log1p(np.column_stack(degrees))
-        self._round(values)
-        return values
 
     def _round(self, values: Embedding) -> None:
         """Round values in place, so that trees do not depend on the order in which numbers were added."""

@@ -126,14 +126,17 @@ def candidates(inputs: NodeInputs, chosen: Integers, target: Target, head: str, 
     if head != "auto":
         return found
     walks = PropagationHead(walk_step(inputs.graph), inputs.graph.num_nodes, chosen, target)
-    labels = PropagatedLabels(walks)
+    labels = PropagatedLabels(walks) if NEIGHBOURS in parts else None
     for at, part in enumerate(PARTS):
         used = columns.positions(*PARTS[: at + 1])
         if part in (OWN, LINKS) and part in parts:
             on = part if part == OWN or OWN not in parts else "own and link columns"
             linear(used, on, at)
-            trees(used, on, at, forest=len(chosen) <= FEW_LABELS)
-        elif part == NEIGHBOURS:
+            if len(chosen) <= FEW_LABELS:
+                trees(used, on, at, forest=True)
+            if len(chosen) > FEW_LABELS or (part == parts[-2] and NEIGHBOURS not in parts):
+                trees(used, on, at)
+        elif part == NEIGHBOURS and part in parts:
             linear(used, "columns and neighbours", at)
             linear(used, "unscaled columns and neighbours", at, standardize=False)
             trees(used, "columns, neighbours and their labels", at, labels=labels)
@@ -143,6 +146,9 @@ def candidates(inputs: NodeInputs, chosen: Integers, target: Target, head: str, 
             trees(used, "all columns", at, labels=labels)
     if LINKS in parts and OWN in parts:
         linear(columns.positions(LINKS), "link columns", PARTS.index(LINKS))
+    if NEIGHBOURS not in parts and target.classes:  # no edges: the shares of the classes calibrate the others
+        walks.title = "shares of the classes"
+        found.append(Candidate(walks, found[0].part))
     return found
 
 

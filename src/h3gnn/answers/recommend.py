@@ -28,6 +28,8 @@ Weights = dict[tuple[str, Setting], float]
 """Weights of scorers by name and setting."""
 Vectors = Callable[[RelationalGraph, str], Any]
 
+LATEST = 0.2
+"""Share of the links that are hidden, the latest ones."""
 LEAST_SCORED = 10
 """With fewer users whose links can be hidden, nothing is measured."""
 DEFAULT: Weights = {("item-kNN", (NEIGHBOURS[1], SHRINKAGE[1])): 0.9, ("popularity", ()): 0.1}
@@ -46,13 +48,14 @@ class Hidden:
     Attributes:
         users: positions of the users, ascending.
         rows, items: each hidden item, and its user's position among `users`.
-        kept: which links are not hidden.
+        kept: which links are not hidden; with `by_time`, those before all hidden ones.
     """
 
     users: Integers
     rows: Integers
     items: Integers
     kept: Flags
+    by_time: bool = False
 
     @classmethod
     def of(cls, data: Interactions, gone: Flags, share: float, seed: int) -> Self:
@@ -68,40 +71,32 @@ class Hidden:
 
 
 def hide_latest(data: Interactions, *, repeats: bool, seed: int = 0) -> Hidden:
-    """Hide the latest items of users with at least two: all of the same time, so that none reveals another.
+    """Hide the latest fifth of the links: of users with earlier ones, the items that are new to them.
 
-    Where all items of a user have the same time, or no time, a random one is hidden.
+    With `repeats`, old ones too. Without times, or for fewer than `LEAST_SCORED` users, a random item of each
+    user with at least two is hidden instead.
     """
-    links = _choices(data, repeats=repeats)
-    shuffled = links.drop_duplicates("pair").sample(frac=1, random_state=seed)
-    of_user = links.groupby("user")
-    drawn = links["pair"].isin(shuffled.drop_duplicates("user")["pair"])
-    drawn &= of_user["pair"].transform("nunique") > 1
-    gone = np.zeros(len(data.users), bool)
-    gone[links.index[np.where(links["after"], links["latest"], drawn)]] = True
-    return Hidden.of(data, gone, 1.0, seed)
+    chosen = data.chosen
+    if data.time is not None:
+        early = data.time < np.quantile(data.time[chosen], 1 - LATEST, method="higher")
+        gone = ~early & chosen & np.isin(data.users, data.users[early & chosen])
+        gone &= repeats | ~np.isin(data.pairs, data.pairs[early])
+        if len(np.unique(data.users[gone])) >= LEAST_SCORED:
+            return replace(Hidden.of(data, gone, 1.0, seed), kept=early, by_time=True)
+    pairs = np.random.default_rng(seed).permutation(np.unique(data.pairs[chosen]))
+    _, first, count = np.unique(pairs // len(data.item_ids), return_index=True, return_counts=True)
+    return Hidden.of(data, np.isin(data.pairs, pairs[first[count > 1]]), 1.0, seed)
 
 
 def repeats_share(data: Interactions) -> float:
     """Return the share of users' latest links, after earlier ones, that repeat an earlier pair."""
-    links = _choices(data, repeats=True)
-    first = links.groupby("pair")["time"].transform("min")
-    counted = links["latest"] & links["after"]
+    if data.time is None:
+        return 0.0
+    links = pd.DataFrame({"user": data.users, "pair": data.pairs, "time": data.time})[data.chosen]
+    of_user, first = links.groupby("user")["time"], links.groupby("pair")["time"].transform("min")
+    counted = links["time"] == of_user.transform("max")
+    counted &= of_user.transform("min") < links["time"]
     return float((first < links["time"])[counted].mean()) if counted.any() else 0.0
-
-
-def _choices(data: Interactions, *, repeats: bool) -> pd.DataFrame:
-    """Return the links that are choices: `user`, `pair`, `time`, `latest` of the user, `after` earlier ones.
-
-    Without `repeats`, each has the time of the first choice of the same pair.
-    """
-    time = np.zeros(len(data.users), np.int64) if data.time is None else data.time
-    links = pd.DataFrame({"user": data.users, "pair": data.pairs, "time": time})[data.chosen]
-    if not repeats:
-        links["time"] = links.groupby("pair")["time"].transform("min")
-    of_user = links.groupby("user")["time"]
-    latest = links["time"] == of_user.transform("max")
-    return links.assign(latest=latest, after=of_user.transform("min") < of_user.transform("max"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +112,9 @@ class _Fit:
     def scorers(self, kept: Flags | None = None) -> Scorers:
         """Return what is fitted to some of the links."""
         part = self.data if kept is None else self.data.part(kept)
-        return Scorers(Known(part.matrix(), part.excluded(repeats=self.repeats), self.users), self.items)
+        links, one_type = part.matrix(), part.user_type == part.item_type
+        back = (links.T > 0).astype(np.float32).tocsr() if one_type else None
+        return Scorers(Known(links, part.excluded(repeats=self.repeats), self.users, back), self.items)
 
     def choose(
         self, hidden: Hidden, names: Sequence[str], default: Weights
@@ -147,7 +144,8 @@ class _Fit:
         )
         best, weights = trials.choose()
         chosen = {keys[at]: float(weights[at]) for at in np.flatnonzero(weights)}
-        how = f"{len(hidden.items):,} items of {len(hidden.users):,} users were hidden from the scorers; "
+        how = f"{len(hidden.items):,} items of {len(hidden.users):,} users were hidden from the scorers"
+        how += f" (the latest {LATEST:.0%} of the links); " if hidden.by_time else "; "
         how += "scorer, settings and blend for each fifth of the users were chosen by the others; used: "
         how += " and ".join(f"{share:.0%} {title}" for title, share in _titles(chosen).items())
         return chosen, {

@@ -33,7 +33,7 @@ CELLS = 1 << 23
 """Scores computed at a time, and scores that a measurement computes and compares."""
 FORMAT, FORMAT_VERSION = "h3gnn-recommender", 1
 DESCRIPTION = "recommender.json"
-SOURCES = ("none", "links", "strength", "vectors")
+SOURCES = ("none", "links", "strength", "vectors", "back")
 RECOMMENDER = Record(
     {
         **schema.header_of(FORMAT),
@@ -168,7 +168,7 @@ class Recommender:
 
     def _matrices(self) -> dict[str, Any]:
         found = {"links": self.known.links, "excluded": self.known.excluded, "pairs": self.pairs}
-        found |= {"count": self.count, "vectors": self.known.vectors}
+        found |= {"count": self.count, "vectors": self.known.vectors, "back": self.known.back}
         for at, one in enumerate(self.scorers):
             found |= {f"{at}.left": one.left, f"{at}.right": one.right}
         return {name: one for name, one in found.items() if one is not None}
@@ -200,13 +200,9 @@ class Recommender:
             return matrix_of(tensors, name, axes, sizes)
 
         vectors = read("vectors", "users", "columns") if "vectors" in tensors else None
-        known = Known(read("links", "users", "items"), read("excluded", "users", "items"), vectors)
-        starts: dict[str, str | int] = {
-            "none": 1,
-            "links": "items",
-            "strength": "items",
-            "vectors": "columns",
-        }
+        back = read("back", "users", "items") if "back.indptr" in tensors else None
+        known = Known(read("links", "users", "items"), read("excluded", "users", "items"), vectors, back)
+        starts: dict[str, str | int] = dict.fromkeys(SOURCES, "items") | {"none": 1, "vectors": "columns"}
         scorers = []
         for at, one in enumerate(stored["scorers"]):
             inner = f"{at}.rank" if one["factors"] else "items"

@@ -32,6 +32,7 @@ MOST_PRODUCTS, BLOCK = 2 * 10**9, 2 * 10**7
 TITLES = {
     "popularity": "popularity",
     "history": "earlier choices, {}",
+    "reciprocity": "who has chosen the user",
     "item-kNN": "item-kNN, {:g} neighbours, shrinkage {:g}",
     "EASE": "EASE, penalty {:g}",
     "SVD": "SVD, rank {:g}, scaling {:g}",
@@ -50,11 +51,13 @@ class Known:
         links: CSR `[users, items]`, how strong each link is.
         excluded: CSR `[users, items]`, the items that are not recommended.
         vectors: `[users, columns]`, or None.
+        back: CSR `[users, items]`, which items have chosen a user, if users and items are of one type.
     """
 
     links: Any
     excluded: Any
     vectors: Floats | None = None
+    back: Any = None
 
     @cached_property
     def linked(self) -> Any:
@@ -69,8 +72,8 @@ class Known:
 
     def of(self, users: Integers) -> Known:
         """Return some users."""
-        vectors = None if self.vectors is None else self.vectors[users]
-        return Known(self.links[users], self.excluded[users], vectors)
+        parts = (self.links, self.excluded, self.vectors, self.back)
+        return Known(*(None if one is None else one[users] for one in parts))
 
     def valid(self) -> Flags:
         """Return which items may be recommended, bool `[users, items]`."""
@@ -85,7 +88,7 @@ class Scorer:
 
     Attributes:
         name, setting: the kind of scorer, and its settings.
-        source: the input: "links", "strength" of links, "vectors" of users, or "none".
+        source: the input: "links", "strength" of links, "vectors" of users, links "back", or "none".
         left, right: array or CSR matrix; without `right`, `left` leads to the items.
     """
 
@@ -105,8 +108,13 @@ class Scorer:
         users = known.links.shape[0]
         if self.source == "none":
             return np.broadcast_to(self.left, (users, self.left.shape[1]))
-        given = {"links": known.linked, "strength": known.links, "vectors": known.vectors}[self.source]
-        found: Any = given @ self.left
+        given: Any = {
+            "links": known.linked,
+            "strength": known.links,
+            "vectors": known.vectors,
+            "back": known.back,
+        }
+        found = given[self.source] @ self.left
         found = found if self.right is None else found @ self.right
         return np.asarray(found if isinstance(found, np.ndarray) else found.toarray(), dtype=np.float32)
 
@@ -129,6 +137,7 @@ class Scorers:
         grid: dict[str, Iterable[Setting]] = {
             "popularity": [()],
             "history": [("links",), ("strength",)] if repeats else [],
+            "reciprocity": [()] if self.known.back is not None else [],
             "item-kNN": product(NEIGHBOURS, SHRINKAGE),
             "EASE": product(RIDGE) if self.links.shape[1] <= MOST_DENSE else [],
             "SVD": product([one for one in RANKS if one <= most], SCALING),
@@ -139,9 +148,11 @@ class Scorers:
 
     def fit(self, name: str, setting: Setting) -> Scorer:
         """Return one scorer."""
+        same = sp.eye_array(len(self.count), dtype=np.float32, format="csr")
         make: dict[str, Callable[..., tuple[Any, ...]]] = {
             "popularity": lambda: ("none", np.log1p(self.count)[None]),
-            "history": lambda source: (source, sp.eye_array(len(self.count), dtype=np.float32, format="csr")),
+            "history": lambda source: (source, same),
+            "reciprocity": lambda: ("back", same),
             "item-kNN": self._nearest,
             "EASE": self._ease,
             "SVD": self._svd,
