@@ -8,23 +8,28 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.options import File, RunArgument, Text, option
+from h3gnn.cli.options import File, RunArgument, Tables, Text, option
 from h3gnn.cli.output import echo_json, open_page, say, stages
 from h3gnn.errors import InputError, check_choice
 
 if TYPE_CHECKING:
+    from h3gnn.cli.databases import FoundRun
     from h3gnn.estimator import H3GNN
     from h3gnn.report.findings import Category, Measure
 
 SCORING = 0.7
 """The approximate share of time for the scores; the rest is for the maps."""
 KINDS = ("map", "history", "homophily", "attention", "accuracy")
+TypeOption = Annotated[
+    Text, option("Of several tables: a table or node type, or `TABLE.COLUMN` that is predicted.", "--type")
+]
 MapOption = Annotated[str, option("Projection: tsne, umap (needs `h3gnn[umap]`) or pca.", "--map")]
 
 
 def report(
     run: RunArgument,
-    out: Annotated[File, option("The page, .html; default: RUN/report.html.")] = None,
+    type_: TypeOption = None,
+    out: Annotated[File, option("The page, .html; default: report.html in the run.")] = None,
     table: Annotated[File, option("Also write a table of all nodes: .parquet.")] = None,
     with_: Annotated[
         File, option("Another run on the same nodes, beside it.", "--with", metavar="OTHER")
@@ -43,6 +48,8 @@ def report(
     """Write one self-contained HTML page to explore the embedding, the training and the scores.
 
     `h3gnn report run/ --columns accounts.csv --open`
+
+    `h3gnn report bank/ --type loan.status`
     """
     from h3gnn.experiments.report_columns import read_columns
     from h3gnn.experiments.report_data import collect_findings
@@ -55,7 +62,8 @@ def report(
         raise InputError("--id-column needs --columns FILE", code="option-needs-columns")
     options.check_output(out, ".html")
     options.check_output(table, ".parquet")
-    model, path = _load_run(run, device, map_, unfinished), out or run / "report.html"
+    found = _find(run, type_, device)
+    model, path = _load_run(found.run, device, map_, unfinished), out or found.run / "report.html"
     if table is not None:
         check_ids(model.graph_.node_ids, table)
     other = None
@@ -71,7 +79,8 @@ def report(
             title=title,
             columns=own,
             other=other,
-            predictions=read_predictions(run),
+            predictions=read_predictions(found.run),
+            names=None if found.database is None else found.database.rows(found.node_type).names,
             watch=lambda words, share: stage(words, SCORING * share),
         )
         maps = page_maps(
@@ -95,6 +104,18 @@ def report(
         open_page(path)
 
 
+def _find(run: Path, type_: str | None, device: str) -> FoundRun:
+    """Return a run, or that of a type; the folder of a type belongs to the tables in the folder around it."""
+    from h3gnn.cli.databases import find_run
+    from h3gnn.storage.databases import is_database, read_stored
+
+    home = run.resolve().parent
+    if type_ is None and not is_database(run) and is_database(home):
+        inside = {one.folder: one.title for one in read_stored(home).fitted}
+        run, type_ = (home, inside[run.name]) if run.name in inside else (run, None)
+    return find_run(run, Tables(type=type_), device)
+
+
 def _load_run(run: Path, device: str, map_: str, unfinished: bool) -> H3GNN:
     from h3gnn.evaluation.projection import check_map
 
@@ -104,6 +125,7 @@ def _load_run(run: Path, device: str, map_: str, unfinished: bool) -> H3GNN:
 
 def plot(
     run: RunArgument,
+    type_: TypeOption = None,
     kind: Annotated[str, option(f"The figure: {', '.join(KINDS)}.")] = "map",
     out: Annotated[Path, option("The file: .png, .pdf or .svg.")] = Path("h3gnn.png"),
     colour: Annotated[
@@ -128,7 +150,7 @@ def plot(
     if colour is not None and kind != "map":
         raise InputError(f"--colour is for maps; omit it with --kind {kind}", code="colour-without-map")
     options.check_output(out, *ENDINGS)
-    _draw(_load_run(run, device, map_, unfinished), kind, out, colour, map_, seed)
+    _draw(_load_run(_find(run, type_, device).run, device, map_, unfinished), kind, out, colour, map_, seed)
     typer.echo(f"picture: {out}")
 
 

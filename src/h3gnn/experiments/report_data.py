@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from h3gnn.experiments.scoring import Splits
 from h3gnn.graphs.canonical import node_order
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.ids import match_by_id_or_position
+from h3gnn.graphs.link_columns import JoinedColumn, joined_lines
 from h3gnn.graphs.profile import local_homophily, simple_edges
 from h3gnn.graphs.scaling import scipy_features
 from h3gnn.report.findings import (
@@ -40,6 +42,7 @@ from h3gnn.report.findings import (
     OtherRun,
     RunLog,
     Scoreboard,
+    TypeFacts,
     Whole,
     member_representation,
 )
@@ -75,6 +78,7 @@ def collect_findings(
     columns: OwnColumns | None = None,
     other: tuple[str, H3GNN] | None = None,
     predictions: dict[str, Any] | None = None,
+    names: Mapping[str, str] | None = None,
     watch: Watch = lambda words, share: None,
 ) -> Findings:
     """Return the data of a report about a fitted model.
@@ -86,6 +90,7 @@ def collect_findings(
         columns: a table about the nodes, in the order of the graph's.
         other: name and model of another run to compare with.
         predictions: the summary of predictions from this run.
+        names: of nodes by id.
         watch: receives the next step, and the share of the work that is done.
     """
     check_in_memory(model)
@@ -112,6 +117,10 @@ def collect_findings(
     weights, changes = model_edges(model, graph, kept)
     figures = {"nodes": graph.num_nodes, "edges": graph.num_edges, "features": graph.num_features}
     figures |= {"classes": graph.num_classes} if graph.num_classes else {}
+    tables = type_facts(model)
+    figures |= (
+        {} if tables is None else {"joined columns": len(joined_columns(graph)), "paths": len(tables.paths)}
+    )
     left_out = f"{len(kept):,} of {graph.num_nodes:,} nodes are shown, evenly spaced."
     return Findings(
         title=title or graph_title(graph),
@@ -132,7 +141,42 @@ def collect_findings(
         texts={name: tuple(words[node] for node in kept) for name, words in own.texts},
         other=compared,
         predictions=predictions,
+        names=tuple(names.get(str(one), "") for one in graph.node_ids[kept]) if names else (),
+        tables=tables,
     )
+
+
+def joined_columns(graph: Graph) -> tuple[JoinedColumn, ...]:
+    """Return the columns that are joined from linked rows."""
+    return () if graph.link_columns is None else graph.link_columns.plan.joined
+
+
+def type_facts(model: H3GNN) -> TypeFacts | None:
+    """Return what describes the rows of a type of several linked tables; None for another graph."""
+    graph = model.graph_
+    if not (graph.relation_names or graph.path_columns is not None or joined_columns(graph)):
+        return None
+    kind, paths = graph.provenance.source.rpartition(": ")[2], dict[str, int]()
+    if graph.path_columns is not None:
+        paths = dict(zip(graph.path_columns.titles, graph.path_columns.widths, strict=True))
+    counts = [] if graph.relations is None else graph.relations.sum(dim=1).tolist()
+    return TypeFacts(
+        kind,
+        tuple(_end_of(one) if one in paths else kind for one in model.token_names),
+        tuple(zip(graph.relation_names, counts, strict=True)),
+        tuple(paths.items()),
+        tuple(
+            (path, source.partition(".")[2] or "rows", what)
+            for source, path, what in joined_lines(joined_columns(graph))
+        ),
+        tuple(one.message for one in graph.provenance.repairs),
+    )
+
+
+def _end_of(path: str) -> str:
+    """Return the type at the end of a path such as `account > district via order`."""
+    last = path.rpartition(" > ")[2].partition(" via ")[0]
+    return re.sub(r" \([^()]*\)$", "", last)
 
 
 def check_in_memory(model: H3GNN) -> None:
@@ -326,6 +370,9 @@ def graph_title(graph: Graph) -> str:
         names = [one.stem for one in files]
     else:  # the name of a benchmark, or of the function that made the graph
         names = [source.split("(", maxsplit=1)[0].replace("_", " ").strip()]
+    place, _, kind = source.rpartition(": ")
+    if place:  # a type of several tables
+        names = [f"{Path(place).stem}, {kind}"]
     about = next((f"{name}: " for name in names if name.lower() not in GENERIC_NAMES), "")
     known = 0 if graph.labels is None else int((graph.labels >= 0).sum())
     classes = f" in {graph.num_classes} classes" if graph.num_classes > 3 else ""
@@ -345,8 +392,9 @@ def _features(model: H3GNN, graph: Graph) -> tuple[Measure, ...]:
     names = getattr(model, "feature_names_in_", None)
     if names is None or len(names) != graph.num_features or graph.num_features > NAMED_FEATURES:
         return ()
-    rows = graph.dense_features().double().numpy()
-    return tuple(Measure(f"own_{name}", str(name), rows[:, at]) for at, name in enumerate(names))
+    rows, encoded = graph.dense_features().double().numpy(), graph.plan is not None and not graph.plan.as_is
+    words = ", scaled" if encoded else ""
+    return tuple(Measure(f"own_{name}", f"{name}{words}", rows[:, at]) for at, name in enumerate(names))
 
 
 def token_attention(model: H3GNN) -> Floats | None:
@@ -419,7 +467,8 @@ def _score(
         scores = scoring.score_without_labels(scored, clusters, begin)
     else:
         splits = Splits.of(graph)
-        homophily = next(one.values for one in measures if one.key == "homophily")
+        unknown = np.full(graph.num_nodes, np.nan)
+        homophily = next((one.values for one in measures if one.key == "homophily"), unknown)
         scores, predicted = scoring.score_with_labels(scored, splits, classes.names, homophily, begin)
         categories = _label_categories(graph, classes, categories[0], predicted[TRAINED][0])
         if members:
@@ -471,8 +520,9 @@ def node_measures(model: H3GNN, graph: Graph, attention: Floats | None) -> tuple
     """Return the measures of each node: homophily, degree, difficulty, attention of its tokens."""
     neighbours = simple_edges(graph.edge_index, graph.num_nodes)[0].numpy()
     degree = np.bincount(neighbours, minlength=graph.num_nodes).astype(np.float64)
-    measures = [Measure("degree", "degree", degree)]
-    if graph.labels is not None and node_classes(graph) is not None:
+    measures = [Measure("degree", "degree", degree)] if len(neighbours) else []
+    if len(neighbours) and node_classes(graph) is not None:
+        assert graph.labels is not None
         homophily = local_homophily(graph.edge_index, graph.labels).numpy()
         measures.insert(0, Measure("homophily", "local homophily", homophily))
     if graph.targets is not None:
@@ -484,10 +534,11 @@ def node_measures(model: H3GNN, graph: Graph, attention: Floats | None) -> tuple
         difficulty = model.history_.difficulty.float().mean(dim=0).numpy()
         measures.append(Measure("difficulty", "difficulty, last epoch", difficulty))
     if attention is not None:
-        names = model.token_names
-        keys = ("linear", "mlp", *(f"hop{k + 1}" for k in range(len(names) - OWN_TOKENS)))
+        names, typed = model.token_names, type_facts(model) is not None
+        each, others = ("path", "linked rows") if typed else ("hop", "neighbours")
+        keys = ("linear", "mlp", *(f"{each}{k + 1}" for k in range(len(names) - OWN_TOKENS)))
         to_others = attention[:, OWN_TOKENS:].sum(axis=1)
-        measures.append(Measure("attention", "attention to neighbours", to_others))
+        measures.append(Measure("attention", f"attention to {others}", to_others))
         for token, (key, name) in enumerate(zip(keys, names, strict=True)):
             measures.append(Measure(f"attention_{key}", f"attention: {name}", attention[:, token]))
     return tuple(measures)

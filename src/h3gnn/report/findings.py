@@ -171,6 +171,27 @@ class OtherRun:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class TypeFacts:
+    """What describes the rows of one type among several linked tables, besides their own columns.
+
+    Attributes:
+        type: its name.
+        ends: the type at the end of each token's path; the type itself for own features and linked rows.
+        relations: links among the rows, and how many there are.
+        paths: paths to other types, and the number of columns of the means along each.
+        joined: path, column and summaries of the columns that are joined from linked rows.
+        notes: what was left out, or read in a way to know.
+    """
+
+    type: str
+    ends: tuple[str, ...]
+    relations: tuple[tuple[str, int], ...] = ()
+    paths: tuple[tuple[str, int], ...] = ()
+    joined: tuple[tuple[str, str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Findings:
     """The content of a report; parts that a run does not have are empty or None.
@@ -186,6 +207,8 @@ class Findings:
         texts: the user's text columns by name, for display and search.
         other: the run to compare with.
         predictions: the summary of `h3gnn predict`, if it was used with this run.
+        names: of the nodes, "" where unknown; () if there are none.
+        tables: for a type of several linked tables.
     """
 
     title: str
@@ -206,6 +229,8 @@ class Findings:
     texts: dict[str, tuple[str, ...]] = field(default_factory=dict)
     other: OtherRun | None = None
     predictions: dict[str, Any] | None = None
+    names: tuple[str, ...] = ()
+    tables: TypeFacts | None = None
 
     @property
     def nodes(self) -> int:

@@ -127,6 +127,8 @@ def pack_findings(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating
         "shown": findings.shown,
         "figures": findings.figures,
         "ids": list(findings.ids),
+        "names": list(findings.names),
+        "tables": None if findings.tables is None else vars(findings.tables),
         "maps": [
             {"title": title, "x": packer.scaled(places[:, 0]), "y": packer.scaled(places[:, 1])}
             for title, places in maps.items()

@@ -26,6 +26,8 @@ function openArrays(data, buffer, start) {
   for (const map of data.maps) { map.x = scaled(map.x); map.y = scaled(map.y); }
   for (const one of data.categories) { one.values = whole(one.values); }
   for (const one of data.measures) { one.step = one.values.step; one.values = scaled(one.values); }
+  const ends = data.tables?.ends ?? [], types = [...new Set(ends)];
+  data.ends = types.length > 1 ? { types, of: ends.map((name) => types.indexOf(name)) } : null;
   if (data.attention) { data.attention = scaled(data.attention); data.measures.push(...attentionMeasures(data)); }
   if (data.nearest) {
     data.nearest.nodes = whole(data.nearest.nodes);
@@ -46,9 +48,11 @@ function attentionMeasures(data) {
     for (let t = from; t < to; t++) sum += data.attention[node * tokens + t];
     return sum;
   });
-  return [{ key: "attention", title: "attention to neighbours", values: share(own, tokens) },
+  return [{ key: "attention", title: `attention to ${othersOf(data)}`, values: share(own, tokens) },
     ...data.tokens.map((name, t) => ({ key: `attention-${t}`, title: `attention: ${name}`, values: share(t, t + 1) }))];
 }
+
+const othersOf = (data) => (data.tables ? "linked rows" : "neighbours");
 
 /** Makes an element; text is set as text, so nothing in it is read as markup. */
 function make(tag, properties = {}, ...children) {

@@ -133,7 +133,7 @@ class Report {
   showTip(node, x, y) {
     const tip = byId("tip"), facts = make("dl", { class: "facts" });
     for (const [name, value] of attributesOf(this.data, node)) facts.append(make("dt", { text: name }), make("dd", { text: value }));
-    tip.replaceChildren(make("strong", { text: this.data.ids[node] }), facts);
+    tip.replaceChildren(make("strong", { text: labelOf(this.data, node) }), facts);
     tip.hidden = false;
     const box = tip.getBoundingClientRect(), room = document.documentElement;
     tip.style.left = `${Math.max(4, Math.min(x + 16, room.clientWidth - box.width - 8))}px`;
@@ -145,6 +145,7 @@ class Report {
   /** Draws all that does not move: again when the theme changes. */
   showSections() {
     showModel(byId("model"), this.data);
+    showTables(byId("tables"), this.data);
     showScores(byId("scores"), this.data);
     showRun(byId("history"), byId("facts"), this.data);
   }

@@ -5,6 +5,9 @@ const MOST_LISTED = 24;
 /** The name of a node's value of a category, or null. */
 const nameOf = (category, node) => (category.values[node] ? category.names[category.values[node] - 1] : null);
 
+/** The name of a node before its id. */
+const labelOf = (data, node) => (data.names[node] ? `${data.names[node]} · ${data.ids[node]}` : data.ids[node]);
+
 /** What a person reads about a node: pairs of name and value. */
 function attributesOf(data, node) {
   const own = (one) => one.key.startsWith("own_"), sorted = (all) => [...all.filter(own), ...all.filter((one) => !own(one))];
@@ -38,7 +41,7 @@ function nearestTo(data, node) {
 function showNode(panel, data, node, go, swatch) {
   panel.replaceChildren();
   if (node < 0) { panel.append(...hints(data)); return; }
-  const head = make("div", { class: "node-head" }, make("span", { class: "dot" }), make("h3", { text: data.ids[node] }));
+  const head = make("div", { class: "node-head" }, make("span", { class: "dot" }), make("h3", { text: labelOf(data, node) }));
   head.firstChild.style.background = swatch(node);
   const facts = make("dl", { class: "facts" });
   for (const [name, value] of attributesOf(data, node)) {
@@ -71,19 +74,26 @@ function attentionOf(data, node) {
   const shares = data.tokens.map((_, t) => data.attention[node * tokens + t]);
   const bar = make("div", { class: "stack", role: "img", "aria-label": data.tokens.map((name, t) => `${name} ${percent(shares[t])}`).join(", ") });
   const key = make("ul", { class: "key" });
-  data.tokens.forEach((name, t) => {
-    const part = make("span", { title: `${name}: ${percent(shares[t])}` });
+  const order = [...shares.keys()];
+  if (data.ends) order.sort((a, b) => shares[b] - shares[a]);
+  order.forEach((t, rank) => {
+    const name = data.tokens[t], part = make("span", { title: `${name}: ${percent(shares[t])}` });
     part.style.flexGrow = shares[t];
-    part.style.background = categoryColour(TOKEN_COLOURS[t % TOKEN_COLOURS.length]);
+    part.style.background = tokenColour(data, t);
     bar.append(part);
+    if (rank >= MOST_TOKENS) return;
     const mark = make("span", { class: "dot" });
     mark.style.background = part.style.background;
     key.append(make("li", {}, mark, make("span", { text: name }), make("span", { class: "value", text: percent(shares[t]) })));
   });
+  if (tokens > MOST_TOKENS) key.append(make("li", { class: "quiet", text: `and ${tokens - MOST_TOKENS} others` }));
   return make("div", {}, make("h4", { text: "Listens to" }), bar, key);
 }
 
-const TOKEN_COLOURS = [0, 5, 1, 4, 3, 2, 6, 7];
+const TOKEN_COLOURS = [0, 5, 1, 4, 3, 2, 6, 7], MOST_TOKENS = 10;
+
+/** The colour of a token; of paths to several types that of the type at the end. */
+const tokenColour = ({ ends }, t) => categoryColour(ends ? ends.of[t] : TOKEN_COLOURS[t % TOKEN_COLOURS.length]);
 
 function neighborList(data, node, neighbors, go, swatch) {
   const total = data.neighbors.total[node], learned = data.edgeChanges.length, down = neighbors.filter((one) => one.change < 0).length;
@@ -108,7 +118,7 @@ function listOf(items, cells, columns) {
 function nodeButton(data, node, go, swatch) {
   const mark = make("span", { class: "dot" });
   mark.style.background = swatch(node);
-  const button = make("button", { type: "button", class: "link", title: data.ids[node] }, mark, make("span", { text: data.ids[node] }));
+  const button = make("button", { type: "button", class: "link", title: labelOf(data, node) }, mark, make("span", { text: labelOf(data, node) }));
   button.addEventListener("click", () => go(node));
   return button;
 }

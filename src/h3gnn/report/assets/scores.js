@@ -107,6 +107,7 @@ function showModel(host, data) {
   host.replaceChildren();
   const groups = data.categories.find((one) => one.key === "class") ?? data.categories.find((one) => one.key === "cluster");
   if (data.attention && groups) host.append(attentionByGroup(data, groups));
+  if (data.attention && data.ends) host.append(attentionByPath(data));
   const measure = data.measures.find((one) => one.key === "homophily") ?? data.measures.find((one) => one.key === "degree");
   if (data.attention && measure) host.append(attentionByMeasure(data, measure));
   if (data.edgeChanges.length) host.append(edgeCard(data));
@@ -114,17 +115,55 @@ function showModel(host, data) {
 }
 
 function attentionByGroup(data, groups) {
-  const tokens = data.tokens.length, sums = groups.names.map(() => new Float64Array(tokens)), sizes = groups.names.map(() => 0);
+  const { ends } = data, tokens = data.tokens.length, kinds = ends ? ends.types : data.tokens;
+  const sums = kinds.map(() => new Float64Array(groups.names.length)), sizes = groups.names.map(() => 0);
   for (let node = 0; node < data.nodes; node++) {
     const group = groups.values[node] - 1;
     if (group < 0) continue;
     sizes[group]++;
-    for (let t = 0; t < tokens; t++) sums[group][t] += data.attention[node * tokens + t];
+    for (let t = 0; t < tokens; t++) sums[ends ? ends.of[t] : t][group] += data.attention[node * tokens + t];
   }
   const there = groups.names.map((_, g) => g).filter((g) => sizes[g]);
-  const series = data.tokens.map((name, t) => ({ name, colour: categoryColour(TOKEN_COLOURS[t % TOKEN_COLOURS.length]), values: there.map((g) => sums[g][t] / sizes[g]) }));
+  const series = kinds.map((name, k) => ({ name, colour: ends ? categoryColour(k) : tokenColour(data, k), values: there.map((g) => sums[k][g] / sizes[g]) }));
   return stackChart(`Who listens to what, by ${groups.title}`, there.map((g) => ({ name: groups.names[g] })), series,
-    "Mean share of the attention that each token gets: a node's own features, and its neighbourhood hop by hop.");
+    ends ? "Mean share of the attention, by the type of node at the end of each path." : "Mean share of the attention that each token gets: a node's own features, and its neighbourhood hop by hop.");
+}
+
+/** The mean attention of every token, the largest first, in the colour of the type at its end. */
+function attentionByPath(data) {
+  const tokens = data.tokens.length, shares = new Float64Array(tokens), rows = make("div", { class: "stacks paths" });
+  data.attention.forEach((share, at) => { shares[at % tokens] += share / data.nodes; });
+  const most = 1.25 * Math.max(...shares);
+  for (const t of [...shares.keys()].sort((a, b) => shares[b] - shares[a])) {
+    const bar = make("span"), rest = make("span", { text: percent(shares[t]) });
+    bar.style.flexGrow = shares[t];
+    bar.style.background = tokenColour(data, t);
+    rest.style.flexGrow = most - shares[t];
+    rest.style.textAlign = "left";
+    rows.append(make("span", { class: "stack-name", text: data.tokens[t] }), make("div", { class: "stack" }, bar, rest));
+  }
+  const key = keyOf(data.ends.types.map((name, k) => ({ name, colour: categoryColour(k) })));
+  return wide(card("Attention by path", "Mean over all rows. Colours: the type of node at the end of the path.", key, rows));
+}
+
+/** What describes a row besides its own columns, and what was left out. */
+function showTables(host, { tables }) {
+  host.replaceChildren();
+  byId("tables-section").hidden = document.querySelector("[href='#tables-section']").hidden = !tables;
+  if (!tables) return;
+  const list = (title, note, head, rows) => {
+    if (!rows.length) return;
+    const made = wide(card(title, note, tableOf(head, rows.map((cells) => ({ cells })), title)));
+    made.classList.add("texts");
+    host.append(made);
+  };
+  if (!tables.relations.length && !tables.paths.length) host.append(card("Links and paths", "Where labels are of the time of their row, linked rows count in joined columns alone.", make("p", { text: "None." })));
+  list(`Links among rows of ${tables.type}`, "A row refers to the other, or both link to the same row.", ["by", "links"], tables.relations.map(([by, links]) => [by, count(links)]));
+  list("Paths to other tables", "Means over the rows at the end of a path describe the row at its start.", ["path", "columns"], tables.paths);
+  list("Joined columns", "Computed from linked rows.", ["path", "column", "computed"], tables.joined);
+  const notes = make("ul", { class: "scroll" }, ...tables.notes.map((text) => make("li", { text })));
+  if (tables.notes.length) host.append(wide(card("Left out, and to know", "", notes)));
+  host.lastChild.classList.add("texts");
 }
 
 function attentionByMeasure(data, measure) {
@@ -138,7 +177,7 @@ function attentionByMeasure(data, measure) {
   }
   const there = names.map((_, i) => i).filter((i) => found[i].length);
   const quarters = (values) => { values.sort((a, b) => a - b); return [0.25, 0.5, 0.75].map((share) => values[Math.round(share * (values.length - 1))]); };
-  return spreadChart(`Attention to neighbours, by ${measure.title}`, there.map((i) => ({ name: names[i], sub: count(found[i].length) })), there.map((i) => quarters(found[i])),
+  return there.length < 2 ? "" : spreadChart(`Attention to ${othersOf(data)}, by ${measure.title}`, there.map((i) => ({ name: names[i], sub: count(found[i].length) })), there.map((i) => quarters(found[i])),
     { colour: categoryColour(1), even: (data.tokens.length - 2) / data.tokens.length, note: "All hops together: median and middle half; number of nodes below. Above the dashed line, neighbours get more than an even share." });
 }
 
@@ -173,7 +212,7 @@ function showRun(host, facts, data) {
   }
   if (!host.children.length) host.append(make("p", { class: "quiet", text: "No epochs were trained." }));
   const { source, sha256, repairs } = data.provenance;
-  const origin = [["graph", source], ["SHA-256", sha256], ["notes on the data", repairs && repairs.map((repair) => repair.message)]].filter(([, value]) => value !== undefined);
+  const origin = [["graph", source], ["SHA-256", sha256], ["notes on the data", data.tables ? undefined : repairs && repairs.map((repair) => repair.message)]].filter(([, value]) => value !== undefined);
   if (members.length) {
     const rows = members.map((one) => ({ cells: [one.name, one.models.join(", "), short(one.loss), short(one.rank), percent(one.share)] }));
     facts.append(wide(card("Members", data.notes.share, tableOf(["member", "models", "last loss", "effective rank", "share"], rows, "Members"))));
