@@ -147,6 +147,7 @@ def boosted(running: Running, columns: npt.NDArray[np.floating[Any]]) -> Floats:
     kind = HistGradientBoostingRegressor if running.is_number else HistGradientBoostingClassifier
 
     def fitted(rows: Integers, leaves: int, least: int) -> Floats:
+        used = columns[:, ~np.isnan(columns[rows]).all(axis=0)]  # boosting needs a known value
         model = kind(
             max_iter=settings.max_iter,
             max_leaf_nodes=leaves,
@@ -154,11 +155,11 @@ def boosted(running: Running, columns: npt.NDArray[np.floating[Any]]) -> Floats:
             l2_regularization=1.0,
             early_stopping=False,
             random_state=0,
-        ).fit(columns[rows], running.targets[rows])
+        ).fit(used[rows], running.targets[rows])
         if running.is_number:
-            return np.asarray(model.predict(columns))[:, None]
+            return np.asarray(model.predict(used))[:, None]
         found = np.zeros((len(columns), len(running.classes)))
-        found[:, model.classes_] = model.predict_proba(columns)
+        found[:, model.classes_] = model.predict_proba(used)
         return found
 
     def loss(setting: tuple[int, int]) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from h3gnn.answers.extend import Extension
 from h3gnn.answers.prediction import Predictions, check_labels, predict_nodes
 from h3gnn.answers.recommend import recommender_for
 from h3gnn.answers.recommender import CUTOFF, Recommender
@@ -22,8 +23,9 @@ from h3gnn.evaluation.decisions import Rule
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.paths import PathFeatures
 from h3gnn.graphs.provenance import Repair
-from h3gnn.graphs.relational import UNKNOWN_TIME, NodeTable, RelationalGraph
+from h3gnn.graphs.relational import RelationalGraph
 from h3gnn.graphs.type_view import type_view, uses_row_times
+from h3gnn.preprocessing import align_columns
 from h3gnn.settings import as_plain
 from h3gnn.storage.databases import (
     FittedLinks,
@@ -41,7 +43,7 @@ from h3gnn.storage.databases import (
 from h3gnn.storage.models import DESCRIPTION as MODEL_FILE
 from h3gnn.storage.runs import has_begun
 from h3gnn.tables.database import Column, read_database
-from h3gnn.tables.names import Rows, row_names
+from h3gnn.tables.names import Rows, listed, rows_of
 from h3gnn.tables.opened import Accept, OpenedTables
 from h3gnn.tables.predicted import Predicted, find_type, types_of
 from h3gnn.tables.schema import Schema
@@ -271,7 +273,7 @@ class Database:
         label_time, notes = _label_time(graph, node_type, label, label_time)
         view = type_view(graph, node_type, label=label, task=task, label_time=label_time)
         view = view.with_repairs(*notes)
-        self._rows[node_type] = self._read_rows(graph.type(node_type))
+        self._rows[node_type] = rows_of(self.source, self.schema, graph.type(node_type))
         check(view)
         fitted = FittedType(node_type, label, folder_of(node_type, label), label_time, task)
         others = [one for one in self.stored.fitted if (one.type, one.label) != (node_type, label)]
@@ -303,14 +305,6 @@ class Database:
                 write_rows(self.folder, name, self._rows[name].table)
             write_database(self.folder, self.stored)
 
-    def _read_rows(self, table: NodeTable) -> Rows:
-        ids = [str(one) for one in table.ids.tolist()]
-        names = row_names(self.source, self.schema, table.name) if table.has_ids else {}
-        named = pd.Series([names.get(one) for one in ids], dtype=object)
-        time = np.full(len(ids), UNKNOWN_TIME) if table.time is None else table.time
-        rows = pd.DataFrame({"node": pd.Series(ids, dtype=object), "name": named, "time": time})
-        return Rows(table.name, rows)
-
     def rows(self, node_type: str) -> Rows:
         """Return keys, names and times of the rows of a fitted type, in the order of its nodes."""
         if node_type not in self._rows:
@@ -334,21 +328,8 @@ class Database:
         model = self.loaded(fitted)
         labels, names = wanted.labels(model.graph_)
         known = labels >= 0 if names else ~np.isnan(labels)
-        test = None if test_from is None else self._later(wanted.table, test_from, known)
+        test = None if test_from is None else self.rows(wanted.table).from_date(test_from, known)
         return Asked(fitted, model, labels, names, wanted.title, test)
-
-    def _later(self, node_type: str, date: Any, known: Flags) -> Flags:
-        """Return which labelled rows are of a date or later."""
-        time = self.rows(node_type).table["time"].to_numpy()
-        if (time == UNKNOWN_TIME).all():
-            message = f"the rows of {node_type} have no times: name the column in a schema file (time = …)"
-            raise InputError(message, code="time-missing")
-        test = (time >= parse_time(date, end=False)) & known
-        if not test.any() or test.sum() == known.sum():
-            first, last = (pd.Timestamp(one).date() for one in (time[known].min(), time[known].max()))
-            message = f"no labelled row of {node_type} is {'later' if not test.any() else 'earlier'}"
-            raise InputError(f"{message}: their times are {first} to {last}", code="date-splits-nothing")
-        return np.asarray(test)
 
     def predict(
         self,
@@ -362,6 +343,7 @@ class Database:
         labelled_too: bool = False,
         allow_leaks: bool = False,
         seed: int = 0,
+        new: Any = None,
     ) -> Predictions:
         """Predict a column of a table for the rows without a value, with held-out scores.
 
@@ -374,8 +356,12 @@ class Database:
             test_from: a date; heads learn from labelled rows before it, and are scored on the later ones.
             rule, head, allow_leaks, seed: as of `predict_nodes`.
             labelled_too: also predict the rows with a value.
+            new: as of `extend`; the rows that it adds to the table are predicted.
         """
         asked = self.ask(target, label_time=label_time, task=task, test_from=test_from)
+        extension, rows = None, self.rows(asked.fitted.type)
+        if new is not None:
+            extension, rows = self.extend(asked.fitted, new)
         found = predict_nodes(
             asked.model.graph_,
             asked.model.embedding_,
@@ -384,12 +370,50 @@ class Database:
             rule,
             head,
             test=asked.test,
-            labelled_too=labelled_too or asked.predicts_all,
+            extension=extension,
+            labelled_too=labelled_too or (new is None and asked.predicts_all),
             label_name=asked.title,
             allow_leaks=allow_leaks,
             seed=seed,
         )
-        return replace(found, table=self.rows(asked.fitted.type).beside(found.table))
+        return replace(found, table=rows.with_names(found.table))
+
+    def extend(self, fitted: FittedType, new: Any) -> tuple[Extension, Rows]:
+        """Embed rows that were added to the tables; no model is fitted again.
+
+        Args:
+            fitted: the model, of a table.
+            new: the new rows of some tables: a source, or data frames by name.
+
+        Returns:
+            The new rows of the type of the model, and keys and names of all its rows.
+        """
+        if self.stored.as_of is not None:
+            message = f"{self.folder} has rows up to {self.stored.as_of} only: new rows need another folder"
+            raise InputError(message, code="extend-as-of")
+        label = None if fitted.label is None else f"{fitted.type}.{fitted.label}"
+        before, model = self.graph(label), self.loaded(fitted)
+        source = self.source.with_rows(OpenedTables.open(new), self.schema, label)
+        plans = {name: one.plan for name, one in before.types.items() if one.plan is not None}
+        after = read_database(source, self.schema, label=label, columns=self.stored.columns, plans=plans)
+        view = type_view(
+            after,
+            fitted.type,
+            label=fitted.label,
+            task="regression" if model.graph_.targets is not None else "classification",
+            label_time=fitted.label_time,
+            fitted=(before, model.graph_),
+        )
+        first = model.graph_.num_nodes
+        if not view.num_nodes > first or not np.array_equal(view.node_ids[:first], model.graph_.node_ids):
+            message = f"there are no new rows of {fitted.type}, after those that the model was fitted on"
+            raise InputError(message, code="new-nodes-missing")
+        if not view.provenance.structural:
+            view = align_columns(model.graph_, view)
+        repairs = tuple(one for one in after.repairs if one not in before.repairs)
+        embedding, ids = model.transform(view)[first:], view.node_ids[first:]
+        extension = Extension(embedding, ids, view, refreshed=False, new=len(ids), repairs=repairs)
+        return extension, rows_of(source, self.schema, after.type(fitted.type))
 
     def embed(self, name: str) -> pd.DataFrame:
         """Return the embedding of each node of a type, indexed by its key."""
@@ -402,12 +426,12 @@ class Database:
         wanted = listed(nodes)
         fitted = self.fit(name, check=lambda view: self.rows(self.named(name)[0]).find(view.node_ids, wanted))
         model, rows = self.loaded(fitted), self.rows(fitted.type)
-        return rows.beside(model.similar(rows.find(model.graph_.node_ids, wanted), k))
+        return rows.with_names(model.similar(rows.find(model.graph_.node_ids, wanted), k))
 
     def anomalies(self, name: str) -> pd.DataFrame:
         """Return all rows of a type by anomaly score, the highest first."""
         fitted = self.fit(name)
-        return self.rows(fitted.type).beside(self.loaded(fitted).anomalies())
+        return self.rows(fitted.type).with_names(self.loaded(fitted).anomalies())
 
     def cluster(self, name: str, clusters: int | None = None, *, seed: int = 0) -> pd.Series[Any]:
         """Return the cluster of each row; without a number of clusters, the silhouette chooses it."""
@@ -445,7 +469,7 @@ class Database:
                 found.save(self.folder / links_folder_of(asked.table))
             self._recommenders[asked.table] = found
             types = dict.fromkeys([found.user_type, found.item_type])
-            self._rows |= {name: self._read_rows(graph.type(name)) for name in types}
+            self._rows |= {one: rows_of(self.source, self.schema, graph.type(one)) for one in types}
             self._record(*types, links=(*self.stored.links, asked))
         return self._recommenders[asked.table]
 
@@ -460,14 +484,16 @@ class Database:
         found = self.recommender(table, **options)
         rows = self.rows(found.user_type)
         keys = found.user_ids if users is None else rows.find(found.user_ids, listed(users))
-        ranked = rows.beside(found.rank(keys, top), ("user",))
-        return self.rows(found.item_type).beside(ranked, ("item",))
+        ranked = rows.with_names(found.rank(keys, top), ("user",))
+        return self.rows(found.item_type).with_names(ranked, ("item",))
 
     def together(self, table: str, items: Any, top: int = CUTOFF, **options: Any) -> pd.DataFrame:
         """Return the items that are most often chosen together with some, as of `Recommender.together`."""
         found = self.recommender(table, **options)
         rows = self.rows(found.item_type)
-        return rows.beside(found.together(rows.find(found.item_ids, listed(items)), top), ("similar", "item"))
+        return rows.with_names(
+            found.together(rows.find(found.item_ids, listed(items)), top), ("similar", "item")
+        )
 
 
 def _label_time(
@@ -479,11 +505,6 @@ def _label_time(
     message = f"{node_type}.{label} counts as of the time of its row, so that no later row is used "
     message += "(--label-time row); if it is of today, choose --label-time now"
     return "row", (Repair("label-time", message, fields=(label,)),)
-
-
-def listed(given: Any) -> list[Any]:
-    """Return keys or names as a list; a single one may be given alone."""
-    return [given] if isinstance(given, str) or np.ndim(given) == 0 else list(given)
 
 
 def fit_and_save(model: H3GNN, graph: Graph, folder: Path | None) -> H3GNN:

@@ -39,7 +39,7 @@ class FoundRun:
 
     def with_names(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return a table of answers with the names of its rows, where the tables have them."""
-        return table if self.database is None else self.database.rows(self.node_type).beside(table)
+        return table if self.database is None else self.database.rows(self.node_type).with_names(table)
 
     def keys(self, model: H3GNN, nodes: Sequence[str]) -> Sequence[Any]:
         """Return the keys of nodes that are given by their keys or names."""

@@ -449,6 +449,15 @@ NewEdgesOption = Annotated[
     ),
 ]
 
+NewTablesOption = Annotated[
+    Text,
+    option(
+        "Of several tables: the rows that were added, in tables of the same names.",
+        metavar="SOURCE",
+        panel=NEW,
+    ),
+]
+
 
 def open_run(run: Path, device: str, *, unfinished: bool = False, in_files: bool = False) -> H3GNN:
     """Load the model of a run, whose training must have ended, unless `unfinished`.
@@ -505,9 +514,14 @@ def extend_run(
         raise InputError("--new-features needs --new-edges", code="new-nodes-incomplete")
     files = [_table_and_file(text) for text in edges or ()]
     extension = model.extend(*read_new_nodes(model.graph_, features, files, reading), refresh=refresh)
+    say_notes(extension)
+    return extension
+
+
+def say_notes(extension: Extension) -> None:
+    """Report how new nodes were read, and how they differ from the fitted ones."""
     for note in extension.notes:
         say(f"note: {note}")
-    return extension
 
 
 def _table_and_file(text: str) -> tuple[str | None, Path]:

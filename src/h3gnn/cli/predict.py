@@ -69,6 +69,7 @@ def predict(
     allow_leaks: Annotated[bool, option("Accept features that contain the class.", "--allow-leaks")] = False,
     new_features: NewFeaturesOption = None,
     new_edges: NewEdgesOption = None,
+    new_tables: options.NewTablesOption = None,
     safe_csv: options.SafeCsvOption = False,
     unfinished: options.UnfinishedOption = False,
     device: options.DeviceOption = "auto",
@@ -83,7 +84,8 @@ def predict(
 
     Of several linked tables, name a column or a condition: `h3gnn predict bank/ loan.status=B,D --tables
     data/ --label-time row` fits the rows of `loan` in the new folder bank/, without their status, and
-    `h3gnn predict films/ films.rating --test-from 2024-01-01` scores on the later rows.
+    `h3gnn predict films/ films.rating --test-from 2024-01-01` scores on the later rows. `--new-tables today/`
+    predicts rows that were added to the tables since, without another fit.
     """
     from h3gnn.answers.learning import HEADS
     from h3gnn.answers.prediction import predict_nodes
@@ -94,17 +96,19 @@ def predict(
     options.check_table(out)
     check_choice("head", head, HEADS)
     rule = Rule(class_weight, _threshold(threshold), cannot_tell_below, coverage)
-    found_run, asked = FoundRun(run), None
+    found_run, asked, extension, rows = FoundRun(run), None, None, None
     label_name: str | None
     if is_about_tables(run, tables):
         found_run, asked = ask_tables(run, target, tables, source, device, test_from)
         model, labels, names, label_name = asked.model, asked.labels, asked.names, asked.title
+        if new_tables is not None and found_run.database is not None:
+            extension, rows = found_run.database.extend(asked.fitted, new_tables)
+            options.say_notes(extension)
     else:
-        _check_single(target, tables, test_from)
+        _check_single(target, tables, test_from, new_tables)
         model = _open_or_fit(run, source, tables, device, unfinished)
         labels, names, label_name = _labels(model.graph_, source, run)
     rule.check(max(2, len(names)) if names else 0)
-    extension = None
     if new_features is not None or new_edges is not None:
         extension = options.extend_run(model, new_features, new_edges, source.reading())
     with progress() as add, model.embedding_rows() as embedding:
@@ -118,22 +122,22 @@ def predict(
             head,
             extension=extension,
             test=None if asked is None else asked.test,
-            labelled_too=labelled_too or (asked is not None and asked.predicts_all),
+            labelled_too=labelled_too or (extension is None and asked is not None and asked.predicts_all),
             label_name=label_name,
             allow_leaks=allow_leaks,
             seed=tables.seed,
             progress=lambda share: bar(completed=share),
         )
-    write_table(out, found_run.with_names(found.table), safe=safe_csv)
+    write_table(out, (rows or found_run).with_names(found.table), safe=safe_csv)
     store_predictions(found_run.run, found.as_dict())
     _report(found, model.graph_, out, () if extension is None else extension.repairs, as_json)
 
 
-def _check_single(target: str | None, tables: Tables, test_from: str | None) -> None:
+def _check_single(target: str | None, tables: Tables, test_from: str | None, new_tables: str | None) -> None:
     """Reject what is for several tables."""
     tables.check_unused()
-    if target is not None or test_from is not None:
-        name = target if target is not None else "--test-from"
+    if target is not None or test_from is not None or new_tables is not None:
+        name = target or ("--test-from" if new_tables is None else "--new-tables")
         message = f"{name} needs several tables: name them (--tables SOURCE), or omit it"
         raise InputError(message, code="option-needs-tables")
 

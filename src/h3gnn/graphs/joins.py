@@ -298,7 +298,7 @@ class _Joins:
         if entries is None:
             return
         linked = Linked.sort(entries, row, self.times)
-        if path.siblings and path.singles:
+        if path.siblings and path.singles and path.several == 1:
             at = np.full(self.graph.type(several[0].end).nodes + 1, -1)
             at[linked.node] = np.arange(len(linked.node))
             linked.own[:] = at[before]

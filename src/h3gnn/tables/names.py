@@ -15,8 +15,10 @@ import pandas as pd
 
 from h3gnn.errors import InputError, shortened
 from h3gnn.graphs.ids import find_ids
+from h3gnn.graphs.relational import UNKNOWN_TIME, NodeTable
 from h3gnn.tables.schema import Profile, Schema
 from h3gnn.tables.sources import Source
+from h3gnn.tables.times import parse_time
 
 NAMES = ("name", "title", "label", "username")
 PARTS = (("forename", "surname"), ("firstname", "lastname"), ("givenname", "familyname"))
@@ -64,7 +66,20 @@ class Rows:
         message = f"{self.type} has no row with the key or name {wanted!r}; there are {shortened(some, 3)}"
         raise InputError(message + (f"; did you mean {near[0]!r}?" if near else ""), code="unknown-node")
 
-    def beside(self, table: pd.DataFrame, columns: Sequence[str] = ("similar", "node")) -> pd.DataFrame:
+    def from_date(self, date: Any, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return which of the known rows are of a date or later."""
+        time = self.table["time"].to_numpy()
+        if (time == UNKNOWN_TIME).all():
+            message = f"the rows of {self.type} have no times: name the column in a schema file (time = …)"
+            raise InputError(message, code="time-missing")
+        test = (time >= parse_time(date, end=False)) & known
+        if not test.any() or test.sum() == known.sum():
+            first, last = (pd.Timestamp(one).date() for one in (time[known].min(), time[known].max()))
+            message = f"no labelled row of {self.type} is {'later' if not test.any() else 'earlier'}"
+            raise InputError(f"{message}: their times are {first} to {last}", code="date-splits-nothing")
+        return np.asarray(test)
+
+    def with_names(self, table: pd.DataFrame, columns: Sequence[str] = ("similar", "node")) -> pd.DataFrame:
         """Return a table of answers with the names of the keys in some columns beside them."""
         found = table.copy()
         for column in columns:
@@ -72,6 +87,20 @@ class Rows:
                 texts = [self.names.get(str(one), "") for one in found[column]]
                 found.insert(list(found).index(column) + 1, TITLES[column], texts)
         return found
+
+
+def rows_of(source: Source, schema: Schema, table: NodeTable) -> Rows:
+    """Return keys, names and times of the nodes of a type."""
+    ids = [str(one) for one in table.ids.tolist()]
+    names = row_names(source, schema, table.name) if table.has_ids else {}
+    named = pd.Series([names.get(one) for one in ids], dtype=object)
+    time = np.full(len(ids), UNKNOWN_TIME) if table.time is None else table.time
+    return Rows(table.name, pd.DataFrame({"node": pd.Series(ids, dtype=object), "name": named, "time": time}))
+
+
+def listed(given: Any) -> list[Any]:
+    """Return keys or names as a list; a single one may be given alone."""
+    return [given] if isinstance(given, str) or np.ndim(given) == 0 else list(given)
 
 
 def name_columns(table: str, columns: Sequence[str]) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from h3gnn.errors import InputError
+from h3gnn.errors import InputError, shortened
 from h3gnn.tables.propose import infer_schema
-from h3gnn.tables.schema import Schema, accept_questions, check_schema, read_schema
+from h3gnn.tables.schema import Profile, Schema, accept_questions, check_schema, read_schema
 from h3gnn.tables.sources import Source, open_source
 
 Accept = str | Sequence[int] | Callable[[Schema], Sequence[int]]
@@ -58,6 +58,33 @@ class OpenedTables(Source):
         opened.check_same(known, where)
         return opened
 
+    def with_rows(self, more: Source, schema: Schema, label: str | None) -> OpenedTables:
+        """Return the tables with the rows of others of the same names after their own.
+
+        Args:
+            more: the new rows of some tables.
+            schema: of the tables.
+            label: `TABLE.COLUMN` that is predicted, which new rows need not have.
+        """
+        frames = {name: self.frame(name) for name in schema.tables}
+        for name in more.tables:
+            if name not in frames:
+                message = f"{more.name} has a table {name!r}, which the fitted tables have not; they are "
+                raise InputError(message + shortened(frames, 12), code="table-missing")
+            known, new = frames[name], more.frame(name)
+            missing = [one for one in known if one not in new and f"{name}.{one}" != label]
+            if missing:
+                message = f"{more.name}: the table {name!r} has no column {missing[0]!r}; it has "
+                raise InputError(message + shortened(new.columns, 12), code="column-missing")
+            new = new.reindex(columns=known.columns)
+            frames[name] = pd.DataFrame({one: _below(known[one], new[one]) for one in known})
+            key = schema.tables[name].key
+            if key and not Profile(name, frames[name]).is_key(key):
+                message = f"{more.name}: rows of {name!r} have keys ({' + '.join(key)}) that are missing, "
+                message += "repeated or already known: give new rows only"
+                raise InputError(message, code="node-already-fitted")
+        return OpenedTables.open(frames)
+
     def schema(self, given: Schema | str | Path | None = None, accept: Accept | None = None) -> Schema:
         """Return a given schema, that of a schema file, or the inferred one with accepted questions."""
         given = self.given if given is None else given
@@ -101,3 +128,9 @@ class OpenedTables(Source):
                     f"the one ({before['rows']:,} rows) that {where} was fitted on: choose another folder"
                 )
                 raise InputError(message, code="tables-differ")
+
+
+def _below(known: pd.Series[Any], new: pd.Series[Any]) -> pd.Series[Any]:
+    """Return the cells of two columns, the new ones last; of different types as objects."""
+    parts = [known, new] if known.dtype == new.dtype else [known.astype(object), new.astype(object)]
+    return pd.concat(parts, ignore_index=True)

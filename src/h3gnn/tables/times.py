@@ -69,7 +69,9 @@ def _days_of_numbers(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64
     """Return years, or seconds since 1970 or their fractions, as days since 1970."""
     known = numbers[~np.isnan(numbers)]
     if known.size and YEARS[0] <= known.min() and known.max() <= YEARS[1]:
-        return (numbers - 1970) * 365.2425
+        years = np.where(np.isnan(numbers), 1970, np.floor(numbers))
+        first = (years - 1970).astype("datetime64[Y]").astype("datetime64[D]").astype(np.float64)
+        return np.asarray(first + (numbers - years) * 365.2425)
     while known.size and np.abs(known).max() > MOST_SECONDS:
         numbers, known = numbers / 1000, known / 1000
     return numbers / 86_400
