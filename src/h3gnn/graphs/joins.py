@@ -344,7 +344,7 @@ class _Joins:
                 yield source, f"{name}.since", "since", self.days - values
 
     def _identity(self, kind: str, title: str, node: Integers) -> list[Values]:
-        """Return which of the nodes of a small type a node is, for the frequent ones."""
+        """Return which of the nodes of a small type a node is, for frequent ones that several rows share."""
         table, prefix = self.graph.type(kind), f"{title}.{kind}="
         ids = {str(one): at for at, one in enumerate(table.ids.tolist())}
         if self.wanted is not None:  # also those that have no row now
@@ -354,7 +354,8 @@ class _Joins:
             return []
         else:
             counts = np.bincount(node[node >= 0], minlength=table.nodes)
-            chosen = [str(table.ids[at]) for at in np.argsort(-counts, kind="stable")[:FREQUENT]]
+            frequent = np.argsort(-counts, kind="stable")[:FREQUENT]
+            chosen = [str(table.ids[at]) for at in frequent if counts[at] > 1]
         of_rows = np.arange(table.nodes)
         return [
             Values(kind, f"{kind}={one}", "category", (of_rows == ids.get(one, -1)).astype(np.float64))
