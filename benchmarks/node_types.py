@@ -27,9 +27,9 @@ from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.relational import NodeTable, Relation, RelationalGraph
 from h3gnn.graphs.type_view import type_view
-from h3gnn.preprocessing import Preprocessing, stack_builder
+from h3gnn.preprocessing import Preprocessing, path_counts, stack_builder
 from h3gnn.training.distributed import Ranks
-from h3gnn.training.models import PathCounts, Training, derive_seeds, stack_step
+from h3gnn.training.models import Training, derive_seeds, stack_step
 from reproduction.files import rounded, write_json
 from reproduction.origin import made_with
 
@@ -89,7 +89,7 @@ def measure(nodes: int, links: int, steps: int, device: torch.device) -> dict[st
     started = time.perf_counter()
     view = type_view(given, "t0")
     prepared = time.perf_counter() - started
-    counts = PathCounts.of(view)
+    counts = path_counts(view)
     typed, tokens = stepper(view, 2, device)
     alone = one_type(nodes, links)
     (deep, same), (plain, fewer) = (stepper(alone, hops, device) for hops in (tokens - 2, 2))

@@ -17,6 +17,7 @@ from h3gnn.evaluation.criteria import RidgeValidation
 from h3gnn.experiments.scoring import Splits
 from h3gnn.graphs.graph import Graph
 from h3gnn.preprocessing import Preprocessing
+from h3gnn.settings import BEFORE
 from h3gnn.training.batches import WholeGraph, compared_nodes
 from h3gnn.training.loop import make_runner, measure
 from h3gnn.training.masking import RandomMask
@@ -58,7 +59,7 @@ class Asked:
         """Draw the models anew."""
         training = Training.of(params | {"n_models": len(seeds)})
         columns, entries = source.features.shape[1], source.support.entries
-        student = Shape.of(params).build(columns, entries, len(seeds), source.device)
+        student = Shape.of(BEFORE | params).build(columns, entries, len(seeds), source.device)
         return cls(stack_step(student, source, seeds, training), seeds, training)
 
     def hide(self, ratio: PerModel) -> Tensor:

@@ -41,6 +41,7 @@ from h3gnn.preprocessing import (
     check_same_rows,
     choose_smoothing,
     fit_blocks,
+    path_counts,
     read_input,
     read_rows,
     set_feature_names,
@@ -69,7 +70,7 @@ from h3gnn.tables.plan import check_as_is, check_same_plan
 from h3gnn.training.distributed import is_distributed, process_group
 from h3gnn.training.history import History, UnfinishedWarning, warn_of_collapse
 from h3gnn.training.loop import AfterEpochOf, Snapshots
-from h3gnn.training.models import PathCounts, Shape, Training, derive_seeds, plan_memory, train_models
+from h3gnn.training.models import Shape, Training, derive_seeds, plan_memory, train_models
 from h3gnn.training.objectives import assign_objectives
 from h3gnn.training.resources import cost_of, peak_megabytes, pick_device, use_bfloat16
 from h3gnn.tuned import preset
@@ -247,7 +248,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 read_out = snapshot_read_out(prepared, settings, smoothing, device, order, blocks)
                 snapshots = snapshots.transformed(read_out, with_tokens=settings["concat_tokens"])
             size = graph.num_nodes, prepared.support.entries, graph.num_features
-            paths = PathCounts.of(graph)
+            paths = path_counts(graph)
             at_once, chunk = plan_memory(settings, *size, device, self._memory(), paths)
             encoder, history = train_models(
                 stack_builder(settings, ordered, device),

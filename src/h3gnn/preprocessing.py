@@ -323,6 +323,12 @@ def choose_smoothing(settings: dict[str, Any], prepared: PreparedGraph) -> float
     return suggest_smoothing(prepared.rows()) if isinstance(given, str) else float(given)
 
 
+def path_counts(graph: GraphLike) -> PathCounts:
+    """Return the number of relations among the nodes of a graph, and the columns of its paths."""
+    columns = graph.path_columns
+    return PathCounts(len(graph.relation_names), () if columns is None else columns.widths)
+
+
 def stack_builder(
     settings: dict[str, Any], prepared: PreparedGraph, device: torch.device, *, saved: bool = False
 ) -> Callable[[int], EncoderStack]:
@@ -332,7 +338,7 @@ def stack_builder(
     """
     entries = prepared.support.entries if saved or settings["batch_size"] is None else 0
     shape, columns = Shape.of(settings), prepared.graph.num_features
-    tokens = PathCounts.of(prepared.graph)
+    tokens = path_counts(prepared.graph)
     return lambda models: shape.build(columns, entries, models, device, tokens)
 
 

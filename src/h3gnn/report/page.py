@@ -101,8 +101,8 @@ def render_page(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating]]
         findings: the content.
         maps: positions of the nodes by title, each `[nodes, 2]`; the first is shown first.
     """
-    script = '(() => {\n"use strict";\n' + "\n".join(_asset(f"{name}.js") for name in SCRIPTS) + "})();"
-    style = _asset("page.css")
+    script = '(() => {\n"use strict";\n' + "\n".join(read_asset(f"{name}.js") for name in SCRIPTS) + "})();"
+    style = read_asset("page.css")
     policy = (
         f"default-src 'none'; script-src '{_fingerprint(script)}'; style-src '{_fingerprint(style)}'; "
         "img-src data: blob:"
@@ -114,7 +114,7 @@ def render_page(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating]]
         "script": script,
         "data": pack_findings(findings, maps),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda mark: filled[mark[1]], _asset("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda mark: filled[mark[1]], read_asset("page.html"))
 
 
 def pack_findings(findings: Findings, maps: Mapping[str, npt.NDArray[np.floating]]) -> str:
@@ -268,8 +268,11 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
-def _asset(name: str) -> str:
-    return (resources.files("h3gnn.report") / "assets" / name).read_text(encoding="utf-8")
+def read_asset(name: str) -> str:
+    """Return a file of the page without indentation and lines of comments."""
+    text = (resources.files("h3gnn.report") / "assets" / name).read_text(encoding="utf-8")
+    lines = (line.strip() for line in text.splitlines())
+    return "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
 
 
 def _fingerprint(text: str) -> str:

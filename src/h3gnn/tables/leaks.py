@@ -213,7 +213,7 @@ def link_leaks(table: LinkTable, values: npt.NDArray[Any], target: Target) -> di
 def joined_leaks(
     columns: Sequence[JoinedColumn], values: npt.NDArray[Any], target: Target
 ) -> dict[JoinedColumn, float]:
-    """Return the joined columns that determine the class where they are defined, and in which share of rows."""
+    """Return the joined columns that determine the class where they are known, and in which share of rows."""
     found = dict[JoinedColumn, float]()
     for one, column in zip(columns, values.T, strict=True):
         known = ~np.isnan(column)

@@ -17,7 +17,6 @@ from torch import Tensor
 from h3gnn.encoder.encode import Allocate
 from h3gnn.encoder.stack import EncoderStack, per_model
 from h3gnn.encoder.tokens import relation_paths
-from h3gnn.graphs.graph import GraphLike
 from h3gnn.resources import check_memory
 from h3gnn.storage.checkpoint_file import Checkpoints, group_folder, known_group_size
 from h3gnn.training.batches import Source, WholeGraph
@@ -79,12 +78,6 @@ class PathCounts(NamedTuple):
 
     relations: int = 0
     widths: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, graph: GraphLike) -> PathCounts:
-        """Return those of a graph."""
-        columns = graph.path_columns
-        return cls(len(graph.relation_names), () if columns is None else columns.widths)
 
     def tokens(self, hops: int, most: int) -> dict[str, Any]:
         """Return the paths that have a token, up to `most`: those among the nodes first.
