@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.recommendations import CHOICE, hide_test, markdown
+from benchmarks.recommendations import CHOICE, hide, markdown
 from h3gnn.answers.interactions import Interactions
-from h3gnn.answers.recommend import fit_recommender, hide_latest
+from h3gnn.answers.recommend import fit_recommender
 
 
 def links(rows: list[tuple[int, int, int]], user_type: str = "user") -> Interactions:
@@ -18,39 +18,29 @@ def links(rows: list[tuple[int, int, int]], user_type: str = "user") -> Interact
 
 
 def test_the_latest_fifth_of_the_links_is_hidden() -> None:
-    early = [
-        (0, 0, 1),
-        (0, 1, 2),
-        (0, 2, 3),
-        (1, 0, 3),
-        (1, 1, 4),
-        (1, 3, 5),
-        (2, 2, 6),
-        (2, 0, 7),
-        (2, 1, 7),
-    ]
-    late = [(0, 3, 8), (3, 1, 9)]  # 0 has earlier links, 3 has none
-    hidden = hide_test(links(early + late))
-    assert hidden.kept.tolist() == [True] * 9 + [False] * 2
-    assert (hidden.users.tolist(), hidden.items.tolist()) == ([0], [3])
-    known = hide_test(links([*early, (0, 0, 8), (1, 2, 9)]))  # an item that 0 has is not new to it
-    assert (known.users.tolist(), known.items.tolist()) == ([1], [2])
+    early = [(user, item, item) for user in range(10) for item in range(4)]
+    late = [(user, 4, 4) for user in range(10)]
+    hidden = hide(links([*early, *late, (0, 0, 4), (10, 5, 4)]), seed=1)  # 0 had 0 before, 10 had nothing
+    assert hidden.kept.tolist() == [True] * 40 + [False] * 12
+    assert (hidden.users.tolist(), hidden.items.tolist()) == (list(range(10)), [4] * 10)
 
 
 def test_repeats_are_hidden_where_they_are_normal() -> None:
-    rows = [(user, day % 2, day) for user in range(3) for day in range(8)]
-    hidden = hide_test(links(rows))
-    assert not hidden.kept[[7, 15, 23]].any()
-    assert hidden.items.tolist() == [1, 1, 1]
+    rows = [(user, day % 2, day) for user in range(10) for day in range(5)]
+    hidden = hide(links(rows), seed=1)
+    assert hidden.kept.tolist() == [True, True, True, True, False] * 10
+    assert hidden.items.tolist() == [0] * 10
 
 
 def test_a_product_of_each_order_is_hidden() -> None:
     data = links([(order, item, order) for order in range(30) for item in range(4)], user_type="orders")
-    hidden = hide_test(data)
+    hidden = hide(data, seed=1)
     assert hidden.users.tolist() == hidden.rows.tolist() == list(range(30))
     assert (~hidden.kept).sum() == 30
-    other = hide_latest(data, repeats=False)  # the validation links are drawn again
-    assert not np.array_equal(hidden.items, other.items)
+    validation = hide(data.part(hidden.kept), seed=0)  # drawn from the others
+    drawn = [set(zip(one.users[one.rows], one.items, strict=True)) for one in (hidden, validation)]
+    assert not drawn[0] & drawn[1]
+    assert len(drawn[1]) == 30
 
 
 def test_figures_are_percents_with_errors() -> None:
@@ -72,8 +62,8 @@ def test_test_links_do_not_matter_for_the_choice(seed: int) -> None:
         (user, int(item), day) for user in range(20) for day, item in enumerate(random.permutation(12)[:6])
     ]
     data = links(rows)
-    hidden = hide_test(data)
+    hidden = hide(data, seed=1)
     changed = np.where(hidden.kept, data.items, (data.items + 1) % 12)
     other = Interactions(data.users, changed, data.user_ids, data.item_ids, time=data.time)
-    one, two = (fit_recommender(each.part(hide_test(each).kept)) for each in (data, other))
+    one, two = (fit_recommender(each.part(hide(each, seed=1).kept)) for each in (data, other))
     assert one.scores == two.scores

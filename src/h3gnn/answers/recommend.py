@@ -73,19 +73,23 @@ class Hidden:
 def hide_latest(data: Interactions, *, repeats: bool, seed: int = 0) -> Hidden:
     """Hide the latest fifth of the links: of users with earlier ones, the items that are new to them.
 
-    With `repeats`, old ones too. Without times, or for fewer than `LEAST_SCORED` users, a random item of each
-    user with at least two is hidden instead.
+    With `repeats`, old ones too. Links of one time stay together: the share is the one nearest to a fifth.
+    Without times, if it is more than half, or for fewer than `LEAST_SCORED` users, a random item of each user
+    with at least two is hidden instead.
     """
     chosen = data.chosen
     if data.time is not None:
-        early = data.time < np.quantile(data.time[chosen], 1 - LATEST, method="higher")
+        times, links = np.unique(data.time[chosen], return_counts=True)
+        share = links[::-1].cumsum()[::-1] / links.sum()  # of the links from each time on
+        first = int(np.argmin(np.abs(share - LATEST)))
+        early = data.time < times[first]
         gone = ~early & chosen & np.isin(data.users, data.users[early & chosen])
         gone &= repeats | ~np.isin(data.pairs, data.pairs[early])
-        if len(np.unique(data.users[gone])) >= LEAST_SCORED:
+        if share[first] <= 0.5 and len(np.unique(data.users[gone])) >= LEAST_SCORED:
             return replace(Hidden.of(data, gone, 1.0, seed), kept=early, by_time=True)
     pairs = np.random.default_rng(seed).permutation(np.unique(data.pairs[chosen]))
-    _, first, count = np.unique(pairs // len(data.item_ids), return_index=True, return_counts=True)
-    return Hidden.of(data, np.isin(data.pairs, pairs[first[count > 1]]), 1.0, seed)
+    _, one, count = np.unique(pairs // len(data.item_ids), return_index=True, return_counts=True)
+    return Hidden.of(data, np.isin(data.pairs, pairs[one[count > 1]]), 1.0, seed)
 
 
 def repeats_share(data: Interactions) -> float:
@@ -145,7 +149,7 @@ class _Fit:
         best, weights = trials.choose()
         chosen = {keys[at]: float(weights[at]) for at in np.flatnonzero(weights)}
         how = f"{len(hidden.items):,} items of {len(hidden.users):,} users were hidden from the scorers"
-        how += f" (the latest {LATEST:.0%} of the links); " if hidden.by_time else "; "
+        how += f" (the latest {(~hidden.kept).mean():.0%} of the links); " if hidden.by_time else "; "
         how += "scorer, settings and blend for each fifth of the users were chosen by the others; used: "
         how += " and ".join(f"{share:.0%} {title}" for title, share in _titles(chosen).items())
         return chosen, {
