@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
-from h3gnn.evaluation.probe import L2_GRID, inner_products, project_onto
+from h3gnn.evaluation.probe import L2_GRID, fit_logistic, inner_products, predict_logistic, project_onto
 from h3gnn.evaluation.protocols import count_classes, one_standard_error_rule, tempered_loss
 from h3gnn.experiments.search import resplit
 from h3gnn.graphs.datasets import benchmarks, load

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.criteria import RidgeValidation
+from h3gnn.evaluation.evaluator import RidgeValidation
 from h3gnn.graphs.datasets import is_benchmark, load
 from h3gnn.graphs.formats import read_graph_file
 from h3gnn.graphs.graph import Graph

@@ -29,8 +29,14 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from h3gnn.evaluation.clustering import lloyd_clusters, silhouettes
-from h3gnn.evaluation.logistic import Regressions, fit_logistic
-from h3gnn.evaluation.probe import L2_GRID, probe_candidates, project_onto, standardise
+from h3gnn.evaluation.probe import (
+    L2_GRID,
+    Regressions,
+    fit_logistic,
+    probe_candidates,
+    project_onto,
+    standardise,
+)
 from h3gnn.evaluation.projection import project_to_plane
 
 SEEDS = range(3)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from benchmarks.defaults import named, splits_of
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.criteria import RidgeValidation
+from h3gnn.evaluation.evaluator import RidgeValidation
 from h3gnn.graphs.graph import Graph
 from h3gnn.training.resources import pick_device
 from reproduction.files import read_json, write_json

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.evaluation.clustering import MEASURES, cluster_scores
-from h3gnn.evaluation.criteria import RidgeValidation, cluster_accuracy, cluster_agreement
+from h3gnn.evaluation.evaluator import RidgeValidation, cluster_accuracy, cluster_agreement
 from h3gnn.evaluation.protocols import NESTED, POOLED, PUBLISHED
 from h3gnn.evaluation.results import Result
 from h3gnn.experiments.methods import Method

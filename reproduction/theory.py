@@ -13,7 +13,7 @@ from h3gnn.encoder import FeatureMatrix
 from h3gnn.encoder.encode import embed_models
 from h3gnn.encoder.stack import per_model
 from h3gnn.errors import InputError
-from h3gnn.evaluation.criteria import RidgeValidation
+from h3gnn.evaluation.evaluator import RidgeValidation
 from h3gnn.experiments.scoring import Splits
 from h3gnn.graphs.graph import Graph
 from h3gnn.preprocessing import Preprocessing

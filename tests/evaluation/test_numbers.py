@@ -13,10 +13,9 @@ import torch
 from sklearn.linear_model import Ridge
 
 from h3gnn import H3GNN, Graph
-from h3gnn.evaluation.criteria import RidgeValidation, probe_accuracy
-from h3gnn.evaluation.evaluator import Evaluator
+from h3gnn.evaluation.evaluator import Evaluator, RidgeValidation, probe_accuracy
 from h3gnn.evaluation.metrics import number_measures, solve_ridge
-from h3gnn.evaluation.probe import ridge_candidates
+from h3gnn.evaluation.probe import probe_candidates
 from h3gnn.evaluation.protocols import EVERY, PROTOCOLS, SplitScores
 from h3gnn.evaluation.results import Result, join_seeds
 from h3gnn.experiments.compare import compare
@@ -86,7 +85,7 @@ def evaluated(graph: Graph, rows: Any, **options: Any) -> SplitScores:
 def test_scores_do_not_depend_on_the_unit(priced: Graph) -> None:
     numbers, train, val, test = known(priced)
     first, second = (
-        ridge_candidates(priced.features, one, train, val, test) for one in (numbers, -1e6 * numbers + 1e9)
+        probe_candidates(priced.features, one, train, val, test) for one in (numbers, -1e6 * numbers + 1e9)
     )
     np.testing.assert_allclose(first.val_accuracy, second.val_accuracy, atol=1e-6)
 

@@ -7,13 +7,14 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
 from h3gnn.evaluation.probe import (
     TOGETHER,
     SharedEmbedding,
+    fit_logistic,
     gradient_candidates,
     inner_products,
     linear_probe,
+    predict_logistic,
     principal_components,
     probe_candidates,
     project_onto,

@@ -5,8 +5,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from h3gnn.evaluation import criteria
-from h3gnn.evaluation.criteria import RIDGES, RidgeValidation
+from h3gnn.evaluation import evaluator
+from h3gnn.evaluation.evaluator import RIDGES, RidgeValidation
 from h3gnn.evaluation.probe import standardise
 
 CPU = torch.device("cpu")
@@ -93,7 +93,7 @@ def test_chunks_of_splits_have_no_effect(monkeypatch: pytest.MonkeyPatch) -> Non
     embedding, labels, train, val = uneven()
     criterion = RidgeValidation(labels, train, val, CPU)
     whole = criterion.accuracies(embedding)
-    monkeypatch.setattr(criteria, "CHUNK_BYTES", 1)  # one split at a time
+    monkeypatch.setattr(evaluator, "CHUNK_BYTES", 1)  # one split at a time
     assert torch.equal(criterion.accuracies(embedding), whole)
 
 

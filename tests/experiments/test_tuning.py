@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.criteria import cluster_accuracy
+from h3gnn.evaluation.evaluator import cluster_accuracy
 from h3gnn.experiments import studies
 from h3gnn.experiments.run import labels_and_masks
 from h3gnn.experiments.spaces import SPACES, Space, with_objectives

@@ -16,8 +16,17 @@ import numpy.typing as npt
 
 from h3gnn.answers.columns import EMBEDDING, LINKS, NEIGHBOURS, OWN, PARTS, NodeColumns, walk_step
 from h3gnn.errors import check_choice
-from h3gnn.evaluation.heads import Basis, Head, LinearHead, Pool, Rows, Target, TreeHead
-from h3gnn.evaluation.nested import Fold, FoldPredictions
+from h3gnn.evaluation.heads import (
+    Basis,
+    Fold,
+    FoldPredictions,
+    Head,
+    LinearHead,
+    Pool,
+    Rows,
+    Target,
+    TreeHead,
+)
 from h3gnn.evaluation.propagation import PropagatedLabels, PropagationHead
 from h3gnn.graphs.graph import GraphLike
 

@@ -1,7 +1,11 @@
-"""Linear probes of embeddings: a candidate classifier for each split and setting."""
+"""Linear probes of embeddings: a candidate classifier for each split and setting.
+
+Logistic regressions are solved in batches, by Newton's method along a path of penalties.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
@@ -13,8 +17,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.evaluation import protocols
-from h3gnn.evaluation.logistic import fit_logistic, predict_logistic
-from h3gnn.evaluation.metrics import solve_ridge
+from h3gnn.evaluation.metrics import is_known, solve_ridge
 from h3gnn.evaluation.protocols import VALIDATION, Candidates, Setting
 from h3gnn.resources import map_in_threads, one_thread
 
@@ -170,69 +173,46 @@ def probe_candidates(
     classes: int | None = None,
     by_column: bool = True,
 ) -> Candidates:
-    """Fit a logistic regression for each split and L2 strength, without choosing or using test labels.
+    """Fit a logistic regression, of numbers a ridge regression, for each split and L2 strength.
 
-    `by_column` standardises columns separately; else all are divided by one number, as suits raw features.
-    The number of classes is by default that of the training and validation nodes.
+    Nothing is chosen, and no test labels are used. `by_column` standardises columns separately; else all are
+    divided by one number, as suits raw features. The number of classes is by default that of the training and
+    validation nodes.
     """
     shared = SharedEmbedding.of(embedding)
     given = labels, train_mask, val_mask, test_mask
     labels, train, val, test = (one.to(shared.rows.device) for one in given)
-    train = train & (labels >= 0)[:, None]
+    train = train & is_known(labels)[:, None]
     classes = protocols.count_classes(labels, train, val) if classes is None else classes
     rare = protocols.rarest_known_class(labels, train, val)
     settings = [{"strength": value} for value in strengths]
     with one_thread(len(labels)):
         basis = _Basis(shared, train, by_column)
 
-    def fit(splits: list[int]) -> list[Candidates]:
+    def fit_classes(splits: list[int]) -> list[Candidates]:
         nodes, scored = (torch.nonzero(one[:, splits].any(dim=1)).flatten() for one in (train, val | test))
         rows = basis.rows_for(nodes)
         targets = torch.nn.functional.one_hot(labels[nodes], classes).to(rows.dtype)
         weights = fit_logistic(rows[nodes], targets, train[nodes][:, splits].t(), strengths)
-        log_p = (predict_logistic(rows[scored], own) for own in weights)
-        return [
-            protocols.summarize_split(
-                one, labels[scored], val[scored, split], test[scored, split], settings, rare
-            )
-            for split, one in zip(splits, log_p, strict=True)
-        ]
+        found = []
+        for split, own in zip(splits, weights, strict=True):
+            log_p, masks = predict_logistic(rows[scored], own), (val[scored, split], test[scored, split])
+            found.append(protocols.summarize_split(log_p, labels[scored], *masks, settings, rare))
+        return found
 
-    groups = map_in_threads(fit, basis.groups, len(labels), labels.device.type)
-    return protocols.join_splits([one for group in groups for one in group])
-
-
-def ridge_candidates(
-    embedding: npt.ArrayLike | Tensor | SharedEmbedding,
-    numbers: Tensor,
-    train_mask: Tensor,
-    val_mask: Tensor,
-    test_mask: Tensor,
-    strengths: Sequence[float] = L2_GRID,
-    classes: int | None = None,
-    by_column: bool = True,
-) -> Candidates:
-    """Fit a ridge regression onto numbers for each split and L2 strength; see `probe_candidates`."""
-    shared = SharedEmbedding.of(embedding)
-    given = numbers, train_mask, val_mask, test_mask
-    numbers, train, val, test = (one.to(shared.rows.device) for one in given)
-    train = train & ~numbers.isnan()[:, None]
-    settings = [{"strength": value} for value in strengths]
-    with one_thread(len(numbers)):
-        basis = _Basis(shared, train, by_column)
-
-    def fit(splits: list[int]) -> list[Candidates]:
+    def fit_numbers(splits: list[int]) -> list[Candidates]:
         nodes = torch.nonzero(train[:, splits].any(dim=1)).flatten()
         rows, found = basis.rows_for(nodes).double(), []
         for split in splits:
             own, scored = (torch.nonzero(one[:, split]).flatten() for one in (train, val | test))
-            weights = solve_ridge(rows[own], numbers[own], strengths if len(own) else ())
+            weights = solve_ridge(rows[own], labels[own], strengths if len(own) else ())
             predicted = weights[:, :-1] @ rows[scored].mT + weights[:, -1:]
             masks = val[scored, split], test[scored, split]
-            found.append(protocols.summarize_numbers(predicted, numbers[scored], *masks, settings))
+            found.append(protocols.summarize_numbers(predicted, labels[scored], *masks, settings))
         return found
 
-    groups = map_in_threads(fit, basis.groups, len(numbers), numbers.device.type)
+    fit = fit_numbers if labels.is_floating_point() else fit_classes
+    groups = map_in_threads(fit, basis.groups, len(labels), labels.device.type)
     return protocols.join_splits([one for group in groups for one in group])
 
 
@@ -242,8 +222,7 @@ def scaled_candidates(
     """Return `probe_candidates` of both scalings: each column separately, and all by one number."""
     shared = SharedEmbedding.of(embedding)
     by_scale = {"columns": {**options, "by_column": True}, "common": {**options, "by_column": False}}
-    fit = ridge_candidates if labels.is_floating_point() else probe_candidates
-    found = {scale: fit(shared, labels, *given, **how) for scale, how in by_scale.items()}
+    found = {scale: probe_candidates(shared, labels, *given, **how) for scale, how in by_scale.items()}
     return protocols.concat_candidates(found, "scale")
 
 
@@ -356,3 +335,168 @@ class _Layers:
         """Return log-probabilities `[settings, nodes, classes]` of some nodes."""
         weights = torch.stack([weight[split] for weight in self.weights])
         return (self.rows[nodes] @ weights).log_softmax(dim=-1)
+
+
+NEWTON_STEPS = 60  # at most, per penalty
+CG_STEPS = 250  # conjugate-gradient steps at most, per Newton step
+FORCING = 0.25  # relative accuracy of the first Newton steps; later ones are solved more accurately
+HALVINGS = 30  # of a step at most; a problem whose loss still does not decrease is done
+
+
+def fit_logistic(
+    rows: Tensor, targets: Tensor, used: Tensor, penalties: Sequence[float], *, tolerance: float = 1e-6
+) -> Tensor:
+    r"""Solve softmax regressions, one for each set of training rows and each L2 penalty λ.
+
+    .. math:: \min_W \frac1{|U|} \sum_{v \in U} -\log p_{y_v}(x_v; W) + \frac\lambda2 \lVert W \rVert^2
+
+    The intercept, the last row of W, is not penalised. The solution is smooth in log λ: each penalty, from
+    the largest to the smallest, starts at the extrapolation of the last two. Columns that are hardly
+    correlated, such as principal components, converge fastest. `tolerance` bounds the distance of the loss
+    from its minimum.
+
+    From rows `[n, D]`, one-hot targets `[n, classes]` and the training rows of each problem, bool
+    `[problems, n]`, the result is W `[problems, penalties, D + 1, classes]`.
+    """
+    problem = Regressions(rows, targets, used)
+    found: dict[float, Tensor] = {}
+    for penalty in sorted(set(penalties), reverse=True):
+        problem.penalty = penalty
+        found[penalty] = minimise(problem, _start(problem, found), tolerance)
+    return torch.stack([found[penalty] for penalty in penalties], dim=1)
+
+
+def _start(problem: Regressions, found: dict[float, Tensor]) -> Tensor:
+    """Return the extrapolation of the last two solutions, or the last one if that is better, or zero."""
+    if not found:
+        return problem.rows.new_zeros(len(problem.share), problem.rows.shape[1], problem.targets.shape[1])
+    *_, (near, last) = found.items()
+    if len(found) == 1:
+        return last
+    *_, (far, before), _ = found.items()
+    further = math.log(near / problem.penalty) / math.log(far / near)
+    return problem.better(last + further * (last - before), last)
+
+
+def predict_logistic(rows: Tensor, weights: Tensor) -> Tensor:
+    """Return log-probabilities `[problems, nodes, classes]` of rows `[nodes, D]`."""
+    return (_product(rows, weights[:, :-1]) + weights[:, -1:]).log_softmax(dim=-1)
+
+
+class Regressions:
+    """The losses of all problems, as functions of weights `[problems, D + 1, classes]`."""
+
+    def __init__(self, rows: Tensor, targets: Tensor, used: Tensor, penalty: float = 1.0) -> None:
+        self.targets, self.penalty = targets, penalty
+        self.share = (used / used.sum(dim=1, keepdim=True).clamp_min(1)).to(targets.dtype)[:, :, None]
+        self.rows = torch.nn.functional.pad(rows, (0, 1), value=1.0)
+        self.mean_square = self.rows.square().mean(dim=0)[:, None]
+        self.penalised = rows.new_ones(rows.shape[1] + 1, 1)
+        self.penalised[-1] = 0
+
+    def __call__(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss `[problems]`, its gradient, and p `[problems, n, classes]`."""
+        loss, log_p, shrinkage = self.loss(weights)
+        p = log_p.exp()
+        return loss, _product(self.rows.mT, (p - self.targets) * self.share) + shrinkage, p
+
+    def loss(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss `[problems]`, log p `[problems, n, classes]`, and the gradient of the penalty."""
+        log_p = _product(self.rows, weights).log_softmax(dim=-1)
+        shrinkage = self.penalty * weights * self.penalised
+        fit = -(log_p * self.targets * self.share).sum(dim=(1, 2))
+        return fit + 0.5 * dot(weights, shrinkage), log_p, shrinkage
+
+    def hessian_product(self, p: Tensor, direction: Tensor) -> Tensor:
+        r"""Return :math:`(X^\top (P - p p^\top) X + \lambda) d` for a direction d."""
+        along = p * _product(self.rows, direction)
+        along = (along - p * along.sum(dim=-1, keepdim=True)) * self.share
+        return _product(self.rows.mT, along) + self.penalty * direction * self.penalised
+
+    def diagonal(self, p: Tensor) -> Tensor:
+        """Return the diagonal of the Hessian, as if p and the rows were independent."""
+        curvature = (p * (1 - p) * self.share).sum(dim=1, keepdim=True)
+        return (curvature * self.mean_square + self.penalty * self.penalised).clamp_min(1e-9)
+
+    def gap(self, gradient: Tensor, diagonal: Tensor) -> Tensor:
+        """Bound the distance from the minimum by the curvature of λ/2 ‖W‖², and of the intercept."""
+        penalised = gradient[:, :-1].square().sum(dim=(1, 2)) / self.penalty
+        return 0.5 * (penalised + (gradient[:, -1].square() / diagonal[:, -1]).sum(dim=1))
+
+    def better(self, some: Tensor, others: Tensor) -> Tensor:
+        """Return, for each problem, the weights with the lower loss."""
+        return torch.where((self.loss(some)[0] < self.loss(others)[0])[:, None, None], some, others)
+
+
+def minimise(problem: Regressions, weights: Tensor, tolerance: float) -> Tensor:
+    """Run Newton's method from the given weights; solved problems stay unchanged."""
+    loss, gradient, p = problem(weights)
+    active = torch.ones_like(loss, dtype=torch.bool)
+    for _ in range(NEWTON_STEPS):
+        diagonal = problem.diagonal(p)
+        active = active & ~(problem.gap(gradient, diagonal) < tolerance)
+        if not active.any():
+            break
+        direction = _newton(problem, gradient, p, diagonal, active, tolerance)
+        moved, new_loss, new_gradient, new_p = _line_search(problem, weights, loss, gradient, direction)
+        active = active & (new_loss < loss)  # else the limit of the precision is reached
+        stay = ~active[:, None, None]
+        weights, gradient, p = (
+            torch.where(stay, old, new)
+            for old, new in ((weights, moved), (gradient, new_gradient), (p, new_p))
+        )
+        loss = torch.where(active, new_loss, loss)
+    return weights
+
+
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    """Return the inner product of each problem's weights `[problems]`."""
+    return (a * b).sum(dim=(1, 2))
+
+
+def _newton(
+    problem: Regressions, gradient: Tensor, p: Tensor, diagonal: Tensor, active: Tensor, tolerance: float
+) -> Tensor:
+    """Return −H⁻¹ g by preconditioned conjugate gradients, no more accurately than the tolerance needs."""
+    direction, residual = torch.zeros_like(gradient), -gradient
+    search = residual / diagonal
+    size = dot(residual, search)
+    goal = size * (size / 2).clamp_max(FORCING**2)
+    for _ in range(CG_STEPS):
+        product = problem.hessian_product(p, search)
+        curvature = dot(search, product)
+        length = torch.where(active & (curvature > 0), size / curvature, 0.0)[:, None, None]
+        direction, residual = direction + length * search, residual - length * product
+        scaled = residual / diagonal
+        new_size = dot(residual, scaled)
+        active = active & (new_size > goal) & ~(problem.gap(residual, diagonal) < 0.5 * tolerance)
+        if not active.any():
+            break
+        search = scaled + torch.where(active, new_size / size, 0.0)[:, None, None] * search
+        size = new_size
+    return direction
+
+
+def _line_search(
+    problem: Regressions, weights: Tensor, loss: Tensor, gradient: Tensor, direction: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Halve each problem's step until its loss decreases enough."""
+    slope, length = dot(gradient, direction), torch.ones_like(loss)
+    for _ in range(HALVINGS):
+        moved = weights + length[:, None, None] * direction
+        new_loss, new_gradient, p = problem(moved)
+        good = new_loss <= loss + 1e-4 * length * slope
+        if good.all():
+            break
+        length = torch.where(good, length, 0.5 * length)
+    return moved, new_loss, new_gradient, p
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """Multiply `[a, b]` with each problem's `[problems, b, classes]`, as (RᵀLᵀ)ᵀ.
+
+    On a CPU a few long rows times a matrix are several times faster than a matrix times a few columns.
+    """
+    problems, inner, classes = right.shape
+    flat = right.mT.reshape(problems * classes, inner)
+    return (flat @ left.mT).view(problems, classes, -1).mT.contiguous()

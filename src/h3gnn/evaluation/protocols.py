@@ -173,7 +173,9 @@ def candidates_from_scores(
 
 
 def count_classes(labels: Tensor, train: Tensor, val: Tensor) -> int:
-    """Return the number of classes of the training and validation nodes."""
+    """Return the number of classes of the training and validation nodes; `NUMBERS` for numbers."""
+    if labels.is_floating_point():
+        return NUMBERS
     known = labels[(train | val).any(dim=1)]
     return max(2, int(known.max()) + 1 if len(known) else 0)
 

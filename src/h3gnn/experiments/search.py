@@ -25,8 +25,7 @@ from h3gnn.baselines.supervised import GRIDS, Predictions, best_predictions, par
 from h3gnn.encoder.readout import Smoother, suggest_smoothing
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation import protocols
-from h3gnn.evaluation.criteria import RidgeValidation
-from h3gnn.evaluation.evaluator import find_probe
+from h3gnn.evaluation.evaluator import RidgeValidation, find_probe
 from h3gnn.evaluation.metrics import is_known
 from h3gnn.evaluation.probe import SharedEmbedding
 from h3gnn.evaluation.protocols import NESTED, Candidates, Choice, SplitScores
@@ -329,10 +328,7 @@ class NestedSearch(Trainer):
     @cached_property
     def classes(self) -> int:
         """The number of classes among the training and validation nodes of all splits; 0 for numbers."""
-        labels, train, val, _ = run.labels_and_masks(self.graph)
-        if labels.is_floating_point():
-            return protocols.NUMBERS
-        return protocols.count_classes(labels, train, val)
+        return protocols.count_classes(*run.labels_and_masks(self.graph)[:3])
 
     def embeddings(self) -> SearchResult:
         """Search the settings of a method that embeds."""

@@ -19,8 +19,8 @@ from h3gnn.baselines import Progress, unwatched
 from h3gnn.encoder.readout import Smoother
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation import criteria
-from h3gnn.evaluation.criteria import Criterion
+from h3gnn.evaluation import evaluator
+from h3gnn.evaluation.evaluator import Criterion
 from h3gnn.evaluation.metrics import ONE_CLASS, LabelWarning, is_known, usable_splits
 from h3gnn.evaluation.protocols import NESTED, POOLED
 from h3gnn.experiments import studies
@@ -313,7 +313,7 @@ def _criterion(
     graph: Graph, name: str, splits: int | None, clusters: int | None, device: torch.device
 ) -> Criterion:
     if name == "label-free":
-        return criteria.cluster_agreement(clusters or graph.num_classes or 8)
+        return evaluator.cluster_agreement(clusters or graph.num_classes or 8)
     if name not in (*OBJECTIVES, PROBED):
         words = f"unknown objective {name!r}; the objectives are {', '.join(OBJECTIVES)}"
         raise InputError(words, code="unknown-objective")
@@ -336,10 +336,10 @@ def _criterion(
         warnings.warn(f"{skipped} have no labelled nodes and are not scored", LabelWarning, stacklevel=3)
     train, val = train[:, usable], val[:, usable]
     if name == "clustering":
-        return criteria.cluster_accuracy(labels, val, clusters or graph.num_classes)
+        return evaluator.cluster_accuracy(labels, val, clusters or graph.num_classes)
     if name == PROBED:
-        return criteria.probe_accuracy(labels, train, val)
-    return criteria.validation_accuracy(criteria.RidgeValidation(labels, train, val, device))
+        return evaluator.probe_accuracy(labels, train, val)
+    return evaluator.validation_accuracy(evaluator.RidgeValidation(labels, train, val, device))
 
 
 def _record(study: optuna.Study, final: list[ScoredTrial]) -> dict[str, Any]:
