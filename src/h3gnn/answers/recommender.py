@@ -19,9 +19,8 @@ from h3gnn.evaluation.ranking import standardize
 from h3gnn.graphs.ids import find_ids
 from h3gnn.storage import schema
 from h3gnn.storage.atomic import check_header, header, write_atomically
-from h3gnn.storage.matrices import matrix_of, matrix_tensors
 from h3gnn.storage.schema import DictOf, FieldError, Integer, ListOf, Number, OneOf, Record, Text
-from h3gnn.storage.tensors import ids_of, read_tensors, write_tensor_file
+from h3gnn.storage.tensors import ids_of, matrix_of, matrix_tensors, read_tensors, write_tensor_file
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]

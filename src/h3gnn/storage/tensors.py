@@ -1,4 +1,4 @@
-"""Files of tensors, and the validation of tensors by type, shape and values.
+"""Files of tensors and matrices, and their validation by type, shape and values.
 
 Tensors that were read are no larger than their file; code that builds something from them takes its sizes
 from their shapes, never from stored numbers.
@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -195,3 +196,40 @@ def _pieces(tensors: dict[str, Tensor], description: Any | None) -> Iterator[byt
         plain = tensors[name].detach().cpu().contiguous()
         values = plain.as_strided((plain.numel(),), (1,))  # the stride of a single value may be 0
         yield values.view(torch.uint8).numpy().data
+
+
+_PARTS = ("data", "indices", "indptr")
+
+
+def matrix_tensors(matrices: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return float32 arrays and CSR matrices as tensors; a CSR matrix is stored in three parts."""
+    found = {}
+    for name, one in matrices.items():
+        if not sp.issparse(one):
+            found[name] = torch.from_numpy(np.ascontiguousarray(one, np.float32))
+            continue
+        for part in _PARTS:
+            kind = np.float32 if part == "data" else np.int64
+            found[f"{name}.{part}"] = torch.from_numpy(np.ascontiguousarray(getattr(one, part), kind))
+    return found
+
+
+def matrix_of(
+    tensors: Mapping[str, Tensor], name: str, axes: Sequence[int | str], sizes: dict[str, int]
+) -> Any:
+    """Return an array or a CSR matrix with some axes; the sizes of named axes are stored in `sizes`."""
+    if f"{name}.indptr" not in tensors:
+        check_tensor(name, tensors.get(name), Spec(torch.float32, tuple(axes)), sizes)
+        return tensors[name].numpy()
+    entries = f"{name} entries"
+    for part, kind, axis in zip(
+        _PARTS, (torch.float32, *[torch.int64] * 2), (entries, entries, f"{name} rows"), strict=True
+    ):
+        check_tensor(f"{name}.{part}", tensors.get(f"{name}.{part}"), Spec(kind, (axis,)), sizes)
+    data, indices, starts = (tensors[f"{name}.{part}"] for part in _PARTS)
+    rows, columns = (sizes[one] if isinstance(one, str) else one for one in axes)
+    check_range(f"{name}.indices", indices, 0, columns)
+    ends = len(starts) == rows + 1 and starts[[0, -1]].tolist() == [0, len(data)]
+    if not ends or bool((starts.diff() < 0).any()):
+        raise FieldError(f"{name}.indptr", "does not divide the entries into rows")
+    return sp.csr_array((data.numpy(), indices.numpy(), starts.numpy()), shape=(rows, columns))
