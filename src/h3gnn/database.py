@@ -27,7 +27,8 @@ from h3gnn.graphs.relational import RelationalGraph
 from h3gnn.graphs.type_view import type_view, uses_row_times
 from h3gnn.preprocessing import align_columns
 from h3gnn.settings import as_plain
-from h3gnn.storage.databases import (
+from h3gnn.storage.models import DESCRIPTION as MODEL_FILE
+from h3gnn.storage.models import (
     FittedLinks,
     FittedType,
     StoredDatabase,
@@ -40,7 +41,6 @@ from h3gnn.storage.databases import (
     write_database,
     write_rows,
 )
-from h3gnn.storage.models import DESCRIPTION as MODEL_FILE
 from h3gnn.storage.runs import has_begun
 from h3gnn.tables.database import Column, read_database
 from h3gnn.tables.names import Rows, listed, rows_of

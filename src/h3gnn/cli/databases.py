@@ -50,7 +50,7 @@ class FoundRun:
 
 def is_about_tables(run: Path, tables: Tables) -> bool:
     """Whether a command is about several tables: they are given, or the folder holds models of such."""
-    from h3gnn.storage.databases import is_database
+    from h3gnn.storage.models import is_database
 
     return tables.tables is not None or is_database(run)
 
@@ -94,7 +94,7 @@ def open_database(
         named: settings, besides those of `tables`.
     """
     from h3gnn.database import Database
-    from h3gnn.storage.databases import is_database
+    from h3gnn.storage.models import is_database
     from h3gnn.training.resources import pick_device
 
     pick_device(device)
@@ -124,7 +124,7 @@ def open_database(
 def _model(run: Path, tables: Tables, named: dict[str, Any], device: str, *, new: bool) -> H3GNN | None:
     """Return a model with the settings that are given; None for those of the folder."""
     from h3gnn.estimator import H3GNN
-    from h3gnn.storage.databases import read_stored
+    from h3gnn.storage.models import read_stored
 
     given = options.given_settings(named, tables.set_)
     if new or tables.preset is not None:
@@ -195,7 +195,7 @@ def open_links(
 def split_type(run: Path, words: Sequence[str], tables: Tables) -> tuple[Tables, list[str]]:
     """Take the node type from the first of some words, unless there is --type or a single fitted type."""
     from h3gnn.errors import GraphError
-    from h3gnn.storage.databases import is_database
+    from h3gnn.storage.models import is_database
 
     if tables.type is not None or not is_about_tables(run, tables) or len(words) < 2:
         return tables, list(words)

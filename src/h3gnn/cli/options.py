@@ -465,8 +465,7 @@ def open_run(run: Path, device: str, *, unfinished: bool = False, in_files: bool
     Its graph must be in memory, unless `in_files`.
     """
     from h3gnn.estimator import H3GNN
-    from h3gnn.storage.databases import is_database
-    from h3gnn.storage.models import DESCRIPTION
+    from h3gnn.storage.models import DESCRIPTION, is_database
     from h3gnn.storage.runs import has_begun
     from h3gnn.training.history import UnfinishedWarning
     from h3gnn.training.resources import pick_device

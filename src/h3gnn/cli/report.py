@@ -107,7 +107,7 @@ def report(
 def _find(run: Path, type_: str | None, device: str) -> FoundRun:
     """Return a run, or that of a type; the folder of a type belongs to the tables in the folder around it."""
     from h3gnn.cli.databases import find_run
-    from h3gnn.storage.databases import is_database, read_stored
+    from h3gnn.storage.models import is_database, read_stored
 
     home = run.resolve().parent
     if type_ is None and not is_database(run) and is_database(home):
