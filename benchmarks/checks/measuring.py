@@ -16,8 +16,7 @@ from benchmarks.checks.probes import Found, Nodes, probe
 from h3gnn.baselines import Progress
 from h3gnn.baselines.embedder import embedding_of, train
 from h3gnn.baselines.registry import System, systems
-from h3gnn.baselines.stacks import GridPoint
-from h3gnn.baselines.supervised import predict
+from h3gnn.baselines.supervised import GridPoint, predict
 from h3gnn.evaluation.clustering import cluster_scores, compare_clusters
 from h3gnn.experiments.methods import snapshot_epochs
 from h3gnn.graphs.datasets import load

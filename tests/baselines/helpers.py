@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from h3gnn.baselines.embedder import Embedder, train, values_of
-from h3gnn.baselines.stacks import GridPoint, Member
-from h3gnn.baselines.supervised import Classifier
+from h3gnn.baselines.supervised import Classifier, GridPoint, Member
 from h3gnn.graphs.graph import Graph
 
 CPU = torch.device("cpu")

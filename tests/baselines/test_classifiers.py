@@ -14,8 +14,16 @@ from h3gnn.baselines.classics import GAT, GCN, SAGE
 from h3gnn.baselines.embedder import minimize
 from h3gnn.baselines.heterophilous import H2GCN
 from h3gnn.baselines.layers import Features, adjacency, sparse_matrix, two_hop_adjacency
-from h3gnn.baselines.stacks import GridPoint, Member, Noise, Weights, stacked_adam
-from h3gnn.baselines.supervised import ClassifierSettings, Predictions, predict
+from h3gnn.baselines.supervised import (
+    ClassifierSettings,
+    GridPoint,
+    Member,
+    Noise,
+    Predictions,
+    Weights,
+    predict,
+    stacked_adam,
+)
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.synthetic import mixed_graph

@@ -17,8 +17,7 @@ import h3gnn.baselines
 from h3gnn.baselines import embedder
 from h3gnn.baselines.embedder import train, values_of
 from h3gnn.baselines.registry import ANY, GROUPS, Sizes, System, TooLargeError, systems
-from h3gnn.baselines.stacks import Noise
-from h3gnn.baselines.supervised import predict
+from h3gnn.baselines.supervised import Noise, predict
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from tests.baselines.helpers import CPU, MEMBERS, POINT

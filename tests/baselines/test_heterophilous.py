@@ -22,8 +22,7 @@ from h3gnn.baselines.heterophilous import (
     start_weights,
 )
 from h3gnn.baselines.registry import Sizes, systems
-from h3gnn.baselines.stacks import GridPoint
-from h3gnn.baselines.supervised import predict
+from h3gnn.baselines.supervised import GridPoint, predict
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from tests.baselines.helpers import CPU, normalized, path_matrix, stack_on, weights_of

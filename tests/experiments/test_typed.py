@@ -18,7 +18,7 @@ from h3gnn.database import Database
 from h3gnn.estimator import H3GNN
 from h3gnn.experiments.compare import compare
 from h3gnn.experiments.methods import METHODS, find_methods
-from h3gnn.experiments.typed import TypedProblem, pooled_heads
+from h3gnn.experiments.tabular import TypedProblem, pooled_heads
 from tests.program import call, invoke
 from tests.rejects import rejects
 

@@ -21,8 +21,7 @@ from h3gnn.baselines.layers import (
     symmetric,
 )
 from h3gnn.baselines.registry import Sizes, check_choice
-from h3gnn.baselines.stacks import Noise
-from h3gnn.baselines.supervised import Classifier, ClassifierSettings, Ground
+from h3gnn.baselines.supervised import Classifier, ClassifierSettings, Ground, Noise
 from h3gnn.encoder.readout import Smoother, StepMatrix, step_support
 from h3gnn.graphs.graph import Graph
 

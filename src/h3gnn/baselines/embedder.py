@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.layers import scaled_features
 from h3gnn.baselines.registry import ANY, Sizes, System, check_setting, systems
-from h3gnn.baselines.stacks import GridPoint
-from h3gnn.baselines.supervised import predict
+from h3gnn.baselines.supervised import GridPoint, predict
 from h3gnn.errors import GraphError, InputError, LossError
 from h3gnn.graphs.convert import as_graph, input_kind
 from h3gnn.graphs.graph import Graph, with_splits

@@ -21,8 +21,7 @@ from h3gnn.baselines.layers import (
     two_hop_adjacency,
 )
 from h3gnn.baselines.registry import Sizes, check_choice
-from h3gnn.baselines.stacks import Noise
-from h3gnn.baselines.supervised import Classifier, ClassifierSettings
+from h3gnn.baselines.supervised import Classifier, ClassifierSettings, Noise
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 

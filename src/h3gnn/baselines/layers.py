@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from h3gnn.baselines.registry import TooLargeError
-from h3gnn.baselines.stacks import Noise
 from h3gnn.encoder.sparse import Pattern, propagate, row_pointers
 from h3gnn.encoder.support import adjacency_entries
 from h3gnn.graphs.graph import Graph
+
+if TYPE_CHECKING:
+    from h3gnn.baselines.supervised import Noise
 
 TWO_HOP_LIMIT = 300_000_000
 """Maximum number of two-step paths for two-hop neighbourhoods."""

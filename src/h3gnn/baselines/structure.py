@@ -14,8 +14,7 @@ from torch.nn import functional
 
 from h3gnn.baselines.layers import SparseMatrix, adjacency, edge_ends
 from h3gnn.baselines.registry import Sizes
-from h3gnn.baselines.stacks import Noise
-from h3gnn.baselines.supervised import USUAL_WIDTH, Classifier, ClassifierSettings, Ground
+from h3gnn.baselines.supervised import USUAL_WIDTH, Classifier, ClassifierSettings, Ground, Noise
 from h3gnn.baselines.walks import WalkEmbedder, Walker, WalkSettings
 from h3gnn.graphs.graph import Graph
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.evaluation.results import Result
     from h3gnn.experiments.compare import Comparison, Skipped
     from h3gnn.experiments.methods import Method
-    from h3gnn.experiments.typed import TypedProblem
+    from h3gnn.experiments.tabular import TypedProblem
     from h3gnn.graphs.graph import Graph
 
 DEFAULT = (
@@ -33,15 +34,15 @@ QUICK_SPLITS = 3
 _opt = partial(option, panel="Comparison")
 
 
-@partial(takes_graph, without=("tables", "type", "preset", "epochs", "set_", "seed"))
+@partial(takes_graph, without=("type", "preset", "epochs", "set_", "seed"))
 def compare(
     *,
     source: Source,
     target: Annotated[
         Text,
         argument(
-            "If GRAPH is several tables (a folder, a workbook, a database, a schema file): what to predict, "
-            "`loan.status` or a condition, `loan.status=B,D`.",
+            "If GRAPH is several tables (a folder, a workbook, a database, a schema file, a folder of models "
+            "of such): what to predict, `loan.status` or a condition, `loan.status=B,D`.",
             "TARGET",
         ),
     ] = None,
@@ -66,11 +67,12 @@ def compare(
 
     `h3gnn compare texas --methods smoothed,gcn,h3gnn --out results.json`
 
-    `h3gnn compare bank/ loan.status --label-time row`
+    Of several linked tables: `h3gnn compare data/ loan.status --label-time row`
     """
     from h3gnn.experiments import compare as comparing
     from h3gnn.experiments.methods import find_methods, variant
     from h3gnn.experiments.run import method_params
+    from h3gnn.experiments.search import ranges_of
     from h3gnn.graphs.graph import Graph, first_splits
 
     options.check_output(out, ".json")
@@ -79,17 +81,19 @@ def compare(
     if trials and (quick or published):
         message = "--trials searches settings: omit --quick and --published"
         raise InputError(message, code="trials-and-settings")
-    given, named = methods or DEFAULT, {"epochs": epochs, "n_models": models}
-    if source.names_tables:
-        given = methods or TABLES_DEFAULT
-    chosen = find_methods(given, tables=source.names_tables)
+    if tables.tables is not None:  # the target is the first word
+        if target is not None:
+            message = f"give either {source.graph} or --tables {tables.tables}, not both"
+            raise InputError(message, code="two-graphs")
+        source, target = replace(source, graph=tables.tables), source.graph
+    linked, named = _names_tables(source), {"epochs": epochs, "n_models": models}
+    chosen = find_methods(methods or (TABLES_DEFAULT if linked else DEFAULT), tables=linked)
     preset = preset or ("quick" if quick else None)
     model = options.build_estimator(preset, named, set_, seed=0, device=device)
     fixed = tuple(options.given_settings(named, set_))
     for method in chosen:
         method_params(method, model, grid)  # rejects an unknown grid before the work
-    read = _read_tables if source.names_tables else _read_graph
-    problem = read(source, target, tables)
+    problem = (_read_tables if linked else _read_graph)(source, target, tables)
     if quick:
         some = QUICK_SPLITS
         problem = first_splits(problem, some) if isinstance(problem, Graph) else problem.first_splits(some)
@@ -102,6 +106,8 @@ def compare(
     )
     if trials:
         options.say_fixed(fixed, [name for one in chosen if one.takes_settings for name in one.ranges])
+        if own := [one.title for one in chosen if one.supervised and not ranges_of(one)]:
+            say(f"--trials varies no settings of {', '.join(own)}")
     if published:
         known = [one.title for one in chosen if variant(one, "published", source.benchmark) != one]
         say(f"authors' settings for {', '.join(known) or 'none of them'}; the others have their defaults")
@@ -147,14 +153,22 @@ def _read_graph(source: Source, target: str | None, tables: Tables) -> Graph | T
     return source.load()
 
 
-def _read_tables(source: Source, target: str | None, tables: Tables) -> Graph | TypedProblem:
-    """Read several linked tables."""
-    from h3gnn.database import Database
-    from h3gnn.experiments.typed import TypedProblem
+def _names_tables(source: Source) -> bool:
+    """Whether the graph is several linked tables, or a folder of models of such."""
+    from h3gnn.storage.models import is_database
 
-    source.check_tables(label=True)
+    return source.names_tables or (source.graph is not None and is_database(Path(source.graph)))
+
+
+def _read_tables(source: Source, target: str | None, tables: Tables) -> Graph | TypedProblem:
+    """Read several linked tables, or those of a folder of models."""
+    from h3gnn.database import Database
+    from h3gnn.experiments.tabular import TypedProblem
+
+    replace(source, graph=None).check_tables(label=True)
     kinds = options.parse_columns(source.columns or [])
-    database = Database(source.graph, as_of=tables.as_of, columns=kinds, accept=tables.accept)
+    place: dict[str, Any] = {"source" if source.names_tables else "folder": source.graph}
+    database = Database(**place, as_of=tables.as_of, columns=kinds, accept=tables.accept)
     if target is None:
         message = f"name what to predict, TABLE.COLUMN; the tables are {shortened(database.types, 12)}"
         raise InputError(message, code="target-missing")

@@ -22,7 +22,7 @@ from h3gnn.experiments.methods import METHODS, Method, variant
 from h3gnn.experiments.run import build_evaluator, labels_and_masks, method_params, run_method
 from h3gnn.experiments.search import fix_settings, ranges_of, run_nested
 from h3gnn.experiments.spaces import SearchBudget
-from h3gnn.experiments.typed import TypedProblem
+from h3gnn.experiments.tabular import TypedProblem
 from h3gnn.experiments.workers import Finished, in_processes
 from h3gnn.graphs.graph import Graph, canonical_graph
 from h3gnn.storage.atomic import versions, write_atomically

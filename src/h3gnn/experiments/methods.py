@@ -22,8 +22,7 @@ from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.classics import DIFFUSION, diffused_features, raw_features, smoothed_features
 from h3gnn.baselines.embedder import train, values_of
 from h3gnn.baselines.registry import GROUPS, Sizes, System, systems
-from h3gnn.baselines.stacks import GridPoint
-from h3gnn.baselines.supervised import GRIDS, Predictions, part_of, predict
+from h3gnn.baselines.supervised import GRIDS, GridPoint, Predictions, part_of, predict
 from h3gnn.baselines.typed import HGT, RGCN, JoinedBoosting, PathMeans, TypedNetwork, TypedSystem
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
@@ -33,12 +32,13 @@ from h3gnn.experiments.tabular import (
     TREES,
     WALKS,
     Learner,
+    TypedProblem,
     boosting,
     corrected,
+    pooled_heads,
     predict_splits,
     propagation,
 )
-from h3gnn.experiments.typed import TypedProblem, pooled_heads
 from h3gnn.graphs.graph import Graph
 from h3gnn.training.loop import Snapshots
 from h3gnn.training.resources import SHARE, free_bytes, pick_device

@@ -28,7 +28,7 @@ from h3gnn.evaluation.protocols import (
 )
 from h3gnn.evaluation.results import Result, join_seeds
 from h3gnn.experiments.methods import SNAPSHOTS, Method, Task, find_methods, grid_of, snapshot_epochs
-from h3gnn.experiments.typed import TypedProblem
+from h3gnn.experiments.tabular import TypedProblem
 from h3gnn.graphs.graph import Graph, GraphLike
 from h3gnn.preprocessing import Preprocessing
 from h3gnn.resources import check_memory

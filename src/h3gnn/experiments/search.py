@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.baselines import Progress, unwatched
-from h3gnn.baselines.stacks import GridPoint
-from h3gnn.baselines.supervised import GRIDS, Predictions, best_predictions, part_of
+from h3gnn.baselines.supervised import GRIDS, GridPoint, Predictions, best_predictions, part_of
 from h3gnn.encoder.readout import Smoother, suggest_smoothing
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation import protocols

@@ -25,7 +25,7 @@ def _runs_kernels(values: Tensor) -> bool:
 def _kernels() -> SimpleNamespace | None:
     """Import the kernels; None where Triton is not installed."""
     try:
-        from h3gnn.encoder.triton import attention, rows, sparse
+        from h3gnn.encoder.triton import rows, sparse
     except ImportError:
         return None
-    return SimpleNamespace(**{**vars(sparse), **vars(rows), **vars(attention)})
+    return SimpleNamespace(**{**vars(sparse), **vars(rows)})
