@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # read by `_homes`, too
     from h3gnn.answers.extend import Extension
     from h3gnn.classifier import NodeClassifier, NodeRegressor
+    from h3gnn.database import Database
     from h3gnn.encoder.joint import JointEncoder
     from h3gnn.errors import (
         CheckpointError,
@@ -51,7 +52,7 @@ __all__ = ["H3GNN", "EncoderConfig", "MaskingConfig", "TargetConfig", "preset", 
 __all__ += ["History", "JointEncoder", "Snapshots", "__version__"]
 __all__ += ["Graph", "GraphProfile", "as_graph", "load_graph", "mixed_graph", "profile_graph"]
 __all__ += ["MappedGraph", "open_mapped", "prepare_graph", "read_graph", "read_graph_file", "with_splits"]
-__all__ += ["TablePlan", "encode_table", "from_hetero_data", "type_view"]
+__all__ += ["Database", "TablePlan", "encode_table", "from_hetero_data", "type_view"]
 __all__ += ["ProbeResult", "compare_clusters", "kmeans_clusters", "linear_probe"]
 __all__ += ["Extension", "NodeClassifier", "NodeRegressor"]
 __all__ += ["CheckpointError", "GraphError", "InputError", "LossError", "ModelFolderError", "RankLostError"]

@@ -43,6 +43,7 @@ from h3gnn.storage.models import (
 )
 from h3gnn.storage.runs import has_begun
 from h3gnn.tables.database import Column, read_database
+from h3gnn.tables.leaks import check_leaks
 from h3gnn.tables.names import Rows, listed, rows_of
 from h3gnn.tables.opened import Accept, OpenedTables
 from h3gnn.tables.predicted import Predicted, find_type, types_of
@@ -315,15 +316,28 @@ class Database:
         return self._rows[node_type]
 
     def ask(
-        self, target: str, *, label_time: str | None = None, task: str = "auto", test_from: Any = None
+        self,
+        target: str,
+        *,
+        label_time: str | None = None,
+        task: str = "auto",
+        test_from: Any = None,
+        allow_leaks: bool = False,
     ) -> Asked:
         """Fit the model of a column to predict, unless it is fitted, and return what `predict` needs."""
         wanted = Predicted.parse(target, self.schema.tables)
+
+        def check(view: Graph) -> None:
+            labels, names = wanted.labels(view)
+            check_labels(labels, names)
+            if names and not allow_leaks:
+                check_leaks(view, labels, wanted.title, wanted.table)
+
         fitted = self.fit(
             f"{wanted.table}.{wanted.column}",
             task=task,
             label_time=label_time,
-            check=lambda view: check_labels(*wanted.labels(view)),
+            check=check,
         )
         model = self.loaded(fitted)
         labels, names = wanted.labels(model.graph_)
@@ -358,7 +372,9 @@ class Database:
             labelled_too: also predict the rows with a value.
             new: as of `extend`; the rows that it adds to the table are predicted.
         """
-        asked = self.ask(target, label_time=label_time, task=task, test_from=test_from)
+        asked = self.ask(
+            target, label_time=label_time, task=task, test_from=test_from, allow_leaks=allow_leaks
+        )
         extension, rows = None, self.rows(asked.fitted.type)
         if new is not None:
             extension, rows = self.extend(asked.fitted, new)
@@ -373,21 +389,24 @@ class Database:
             extension=extension,
             labelled_too=labelled_too or (new is None and asked.predicts_all),
             label_name=asked.title,
+            table=asked.fitted.type,
             allow_leaks=allow_leaks,
             seed=seed,
         )
         return replace(found, table=rows.with_names(found.table))
 
-    def extend(self, fitted: FittedType, new: Any) -> tuple[Extension, Rows]:
+    def extend(self, fitted: FittedType | str, new: Any, *, refresh: bool = False) -> tuple[Extension, Rows]:
         """Embed rows that were added to the tables; no model is fitted again.
 
         Args:
-            fitted: the model, of a table.
+            fitted: the model, or its name, as of `fit`.
             new: the new rows of some tables: a source, or data frames by name.
+            refresh: embed all rows, whose linked rows may be new, too.
 
         Returns:
-            The new rows of the type of the model, and keys and names of all its rows.
+            The new rows of the type of the model, or all, and keys and names of all its rows.
         """
+        fitted = self.fit(fitted) if isinstance(fitted, str) else fitted
         if self.stored.as_of is not None:
             message = f"{self.folder} has rows up to {self.stored.as_of} only: new rows need another folder"
             raise InputError(message, code="extend-as-of")
@@ -405,14 +424,19 @@ class Database:
             fitted=(before, model.graph_),
         )
         first = model.graph_.num_nodes
-        if not view.num_nodes > first or not np.array_equal(view.node_ids[:first], model.graph_.node_ids):
-            message = f"there are no new rows of {fitted.type}, after those that the model was fitted on"
+        if view.num_nodes == first and not refresh:
+            message = f"there are no new rows of {fitted.type}, which this model embeds: give some, or "
+            message += "embed the known ones again (--refresh)"
             raise InputError(message, code="new-nodes-missing")
+        if not np.array_equal(view.node_ids[:first], model.graph_.node_ids):  # of values, in their order
+            message = f"the new rows have other values of {fitted.type}, which are no table: fit them with "
+            raise InputError(f"{message}the others, in another folder", code="new-values")
         if not view.provenance.structural:
             view = align_columns(model.graph_, view)
         repairs = tuple(one for one in after.repairs if one not in before.repairs)
-        embedding, ids = model.transform(view)[first:], view.node_ids[first:]
-        extension = Extension(embedding, ids, view, refreshed=False, new=len(ids), repairs=repairs)
+        start, new_rows = 0 if refresh else first, view.num_nodes - first
+        embedding, ids = model.transform(view)[start:], view.node_ids[start:]
+        extension = Extension(embedding, ids, view, refreshed=refresh, new=new_rows, repairs=repairs)
         return extension, rows_of(source, self.schema, after.type(fitted.type))
 
     def embed(self, name: str) -> pd.DataFrame:
@@ -429,9 +453,13 @@ class Database:
         return rows.with_names(model.similar(rows.find(model.graph_.node_ids, wanted), k))
 
     def anomalies(self, name: str) -> pd.DataFrame:
-        """Return all rows of a type by anomaly score, the highest first."""
+        """Return all rows of a type by anomaly score, the highest first, as of `H3GNN.anomalies`.
+
+        Links between unlike rows count only if these refer to each other (`Schema.links_itself`).
+        """
         fitted = self.fit(name)
-        return self.rows(fitted.type).with_names(self.loaded(fitted).anomalies())
+        found = self.loaded(fitted).anomalies(edges=self.schema.links_itself(fitted.type))
+        return self.rows(fitted.type).with_names(found)
 
     def cluster(self, name: str, clusters: int | None = None, *, seed: int = 0) -> pd.Series[Any]:
         """Return the cluster of each row; without a number of clusters, the silhouette chooses it."""

@@ -446,12 +446,12 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             candidates=None if among is None else find_nodes(self.graph_, among),
         )
 
-    def anomalies(self) -> pd.DataFrame:
+    def anomalies(self, *, edges: bool = True) -> pd.DataFrame:
         """Return all nodes by anomaly score, the highest first; see `find_anomalies`."""
         self._check_in_memory()
         difficulty = self.history_.difficulty
         values = None if difficulty is None else difficulty.float().numpy()
-        return find_anomalies(self.graph_, self.by_model(), self.members_, values)
+        return find_anomalies(self.graph_, self.by_model(), self.members_, values, edges=edges)
 
     def links(self, nodes: Any = None, *, top: int = 100, check: bool = True) -> Links:
         """Return the most likely pairs of nodes without an edge; see `find_links`.

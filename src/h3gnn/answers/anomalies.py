@@ -29,7 +29,12 @@ LANDMARKS = 256
 
 
 def find_anomalies(
-    graph: Graph, by_model: Floats, members: Sequence[str], difficulty: npt.NDArray[Any] | None = None
+    graph: Graph,
+    by_model: Floats,
+    members: Sequence[str],
+    difficulty: npt.NDArray[Any] | None = None,
+    *,
+    edges: bool = True,
 ) -> pd.DataFrame:
     """Return every node with its anomaly score and the parts of the score, the highest first.
 
@@ -37,7 +42,7 @@ def find_anomalies(
 
     - `features`: distance of the node's features from a prediction by its neighbours' features and
       embeddings;
-    - `neighbours`: the sum of its distances to its neighbours;
+    - `neighbours`: the sum of its distances to its neighbours, if `edges`;
     - `difficulty`: the percentile of its difficulty in training, mean over the models;
     - `disagreement`: how much the models differ in its neighbourhood; with several models only.
 
@@ -49,6 +54,8 @@ def find_anomalies(
         by_model: the embedding, `[nodes, models, D]`.
         members: the objective of each model.
         difficulty: of the last epoch, `[models, nodes]`; None without training.
+        edges: whether an edge between unlike nodes is unusual. It is not where edges only join the rows of a
+            table that share a linked row, such as the lines of one order.
     """
     check_ids(graph.node_ids)
     order = node_order(graph)
@@ -56,10 +63,9 @@ def find_anomalies(
     difficulty = None if difficulty is None else np.asarray(difficulty)[:, order]
     around, features = Neighbourhood(graph.edge_index, graph.num_nodes), reduced_features(graph, COMPONENTS)
     embedding = principal(by_model.reshape(len(by_model), -1), COMPONENTS)
-    parts = {
-        "features": feature_surprise(features, embedding, around),
-        "neighbours": edge_surprise(features, around),
-    }
+    parts = {"features": feature_surprise(features, embedding, around)}
+    if edges:
+        parts["neighbours"] = edge_surprise(features, around)
     log_p = [-np.log10(rankdata(-one, "max") / len(one)) for one in parts.values()]
     if difficulty is not None:
         ranks = [rankdata(one) / len(one) for one in np.asarray(difficulty, dtype=np.float64)]

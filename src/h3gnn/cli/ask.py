@@ -129,7 +129,7 @@ def anomalies(
     options.check_table(out)
     found = find_run(run, replace(tables, type=node_type or tables.type), device)
     model = options.open_run(found.run, device, unfinished=unfinished)
-    table = found.with_names(model.anomalies())
+    table = found.with_names(model.anomalies(edges=found.has_links))
     if out is not None:
         write_table(out, table, safe=safe_csv)
     rows, headings = _records(table.head(top)), list(map(str, table))
@@ -198,7 +198,7 @@ def links(
         if out is not None:
             write_table(out, listed, safe=safe_csv)
         if as_json:
-            echo_json({"links": _records(listed), **found.scores, "out": out})
+            echo_json({"links": _records(listed), "held_out": found.scores, "out": out})
             return
         _print_recommended(listed, found.scores)
         echo_written(out)

@@ -72,7 +72,6 @@ def compare(
     from h3gnn.experiments import compare as comparing
     from h3gnn.experiments.methods import find_methods, variant
     from h3gnn.experiments.run import method_params
-    from h3gnn.experiments.search import ranges_of
     from h3gnn.graphs.graph import Graph, first_splits
 
     options.check_output(out, ".json")
@@ -81,11 +80,7 @@ def compare(
     if trials and (quick or published):
         message = "--trials searches settings: omit --quick and --published"
         raise InputError(message, code="trials-and-settings")
-    if tables.tables is not None:  # the target is the first word
-        if target is not None:
-            message = f"give either {source.graph} or --tables {tables.tables}, not both"
-            raise InputError(message, code="two-graphs")
-        source, target = replace(source, graph=tables.tables), source.graph
+    source, target = _source_and_target(source, target, tables.tables)
     linked, named = _names_tables(source), {"epochs": epochs, "n_models": models}
     chosen = find_methods(methods or (TABLES_DEFAULT if linked else DEFAULT), tables=linked)
     preset = preset or ("quick" if quick else None)
@@ -105,9 +100,7 @@ def compare(
         f"{trainings} seed(s)"
     )
     if trials:
-        options.say_fixed(fixed, [name for one in chosen if one.takes_settings for name in one.ranges])
-        if own := [one.title for one in chosen if one.supervised and not ranges_of(one)]:
-            say(f"--trials varies no settings of {', '.join(own)}")
+        _say_varied(chosen, fixed)
     if published:
         known = [one.title for one in chosen if variant(one, "published", source.benchmark) != one]
         say(f"authors' settings for {', '.join(known) or 'none of them'}; the others have their defaults")
@@ -151,6 +144,25 @@ def _read_graph(source: Source, target: str | None, tables: Tables) -> Graph | T
         message = f"{target!r}: only several tables take a target, and {source.graph} is none; use --labels"
         raise InputError(message, code="option-needs-tables")
     return source.load()
+
+
+def _source_and_target(source: Source, target: str | None, tables: str | None) -> tuple[Source, str | None]:
+    """Return the graph and the target; after --tables the target is the first word."""
+    if tables is None:
+        return source, target
+    if target is not None:
+        message = f"give either {source.graph} or --tables {tables}, not both"
+        raise InputError(message, code="two-graphs")
+    return replace(source, graph=tables), source.graph
+
+
+def _say_varied(chosen: list[Method], fixed: tuple[str, ...]) -> None:
+    """Report the settings that --trials does not vary."""
+    from h3gnn.experiments.search import ranges_of
+
+    options.say_fixed(fixed, [name for one in chosen if one.takes_settings for name in one.ranges])
+    if own := [one.title for one in chosen if one.supervised and not ranges_of(one)]:
+        say(f"--trials varies no settings of {', '.join(own)}")
 
 
 def _names_tables(source: Source) -> bool:

@@ -19,6 +19,7 @@ from h3gnn.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from h3gnn.answers.extend import Extension
     from h3gnn.database import Asked, Database, Train
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import Graph
@@ -37,9 +38,22 @@ class FoundRun:
     database: Database | None = None
     node_type: str = ""
 
+    @property
+    def has_links(self) -> bool:
+        """Whether nodes refer to each other; of tables, rows may only share linked rows."""
+        return self.database is None or self.database.schema.links_itself(self.node_type)
+
     def with_names(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return a table of answers with the names of its rows, where the tables have them."""
         return table if self.database is None else self.database.rows(self.node_type).with_names(table)
+
+    def extend(self, new: str, *, refresh: bool) -> Extension:
+        """Embed rows that were added to the tables, and report how they differ."""
+        assert self.database is not None
+        fitted = next(one for one in self.database.fitted if one.folder == self.run.name)
+        extension, _ = self.database.extend(fitted, new, refresh=refresh)
+        options.say_notes(extension)
+        return extension
 
     def keys(self, model: H3GNN, nodes: Sequence[str]) -> Sequence[Any]:
         """Return the keys of nodes that are given by their keys or names."""
@@ -161,7 +175,14 @@ def fit_tables(
 
 
 def ask_tables(
-    run: Path, target: str | None, tables: Tables, source: Source, device: str, test_from: str | None
+    run: Path,
+    target: str | None,
+    tables: Tables,
+    source: Source,
+    device: str,
+    test_from: str | None,
+    *,
+    allow_leaks: bool,
 ) -> tuple[FoundRun, Asked]:
     """Fit the model of a column to predict, unless it is fitted; return its run and what is predicted."""
     source.check_tables(label=True)
@@ -171,8 +192,13 @@ def ask_tables(
         message = "name what to predict: TABLE.COLUMN, TABLE.COLUMN=VALUE or TABLE.COLUMN>NUMBER"
         message += f" (fitted: {', '.join(known)})" if known else ""
         raise InputError(message, code="target-missing")
-    task = source.task or "auto"
-    asked = database.ask(target, label_time=tables.label_time, task=task, test_from=test_from)
+    asked = database.ask(
+        target,
+        label_time=tables.label_time,
+        task=source.task or "auto",
+        test_from=test_from,
+        allow_leaks=allow_leaks,
+    )
     asked.model.set_params(device=device)
     return FoundRun(run / asked.fitted.folder, database, asked.fitted.type), asked
 

@@ -35,6 +35,7 @@ def embed(
     out: Annotated[Path, option("The file: .parquet, .csv or .npy.")] = Path("embeddings.parquet"),
     new_features: NewFeaturesOption = None,
     new_edges: NewEdgesOption = None,
+    new_tables: options.NewTablesOption = None,
     refresh: Annotated[
         bool, option("Embed all nodes, not only the new ones.", "--refresh", panel=NEW)
     ] = False,
@@ -48,16 +49,24 @@ def embed(
 
     `h3gnn embed run/ --new-features today.csv --new-edges today-edges.csv --out today.parquet`
 
-    Of several linked tables, name a type:
-    `h3gnn embed f1/ --type drivers --tables data/ --out drivers.parquet`
+    Of several linked tables, name a type: `h3gnn embed f1/ --type drivers --tables data/ --out
+    drivers.parquet`, then `h3gnn embed f1/ --type drivers --new-tables season/ --out new.parquet`
     """
     options.check_output(out, *EMBEDDING_ENDINGS)
-    run = find_run(run, tables, device).run
-    if new_features is not None or new_edges is not None:
+    asked = find_run(run, tables, device)
+    run = asked.run
+    if new_features is not None or new_edges is not None or new_tables is not None:
         if source.is_given:
             raise InputError("give new nodes or another graph, not both", code="two-graphs")
         model = options.open_run(run, device, unfinished=unfinished)
-        found = options.extend_run(model, new_features, new_edges, source.reading(), refresh=refresh)
+        if (new_tables is None) != (asked.database is None):
+            name = "--new-features" if new_tables is None else "--new-tables"
+            message = f"{name}: rows that were added to several tables are given by --new-tables, nodes of a "
+            raise InputError(f"{message}single graph by --new-features", code="option-of-graph")
+        if new_tables is not None:
+            found = asked.extend(new_tables, refresh=refresh)
+        else:
+            found = options.extend_run(model, new_features, new_edges, source.reading(), refresh=refresh)
         write_rows(out, found.embedding, found.node_ids, safe=safe_csv)
         more = {"new_nodes": found.new, "refreshed": found.refreshed, "notes": list(found.notes)}
         more["repairs"] = [one.as_dict() for one in found.repairs]
@@ -66,7 +75,7 @@ def embed(
         _report(out, nodes, dimensions, found.graph, which, as_json, more)
         return
     if refresh:
-        message = "--refresh is for an extended graph: give --new-features and --new-edges"
+        message = "--refresh is for an extended graph: give --new-features and --new-edges, or --new-tables"
         raise InputError(message, code="refresh-alone")
     source.check_unused()
     model = options.open_run(run, device, unfinished=unfinished, in_files=True)

@@ -263,7 +263,7 @@ def _check_words(distinct: set[str], count: int, name: str, *, declared: bool) -
             )
     if not declared and count >= MANY_ROWS and len(distinct) > 0.5 * count:
         raise GraphError(
-            f"{name} has {len(distinct):,} distinct values in {count:,} rows, too many for classes; name "
-            "another column (--label-column), or read them as classes with --task classification",
+            f"{name} has {len(distinct):,} distinct values in {count:,} rows, too many for classes; choose "
+            "another column, or read them as classes with --task classification",
             code="label-almost-unique",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,9 @@ class Column:
         """Split `table.column`; the longest name of a table that fits counts."""
         fitting = [one for one in tables if text.lower().startswith(f"{one.lower()}.")]
         if not fitting:
-            message = f"{text!r} is not TABLE.COLUMN; the tables are {shortened(tables, 12)}"
+            near = get_close_matches(text.partition(".")[0], tables, 1, cutoff=0.7)
+            meant = f"; did you mean {near[0]}.{text.partition('.')[2] or 'COLUMN'}?" if near else ""
+            message = f"{text!r} is not TABLE.COLUMN; the tables are {shortened(tables, 12)}{meant}"
             raise InputError(message, code="column-unknown")
         table = max(fitting, key=len)
         return cls(table, text[len(table) + 1 :])
@@ -119,8 +122,10 @@ class _Reader:
         """Return the schema without links and nodes that are in the column to predict."""
         table, found = self.schema.tables[label.table], self.profiles[label.table].frame.columns
         if label.name not in found:
+            near = get_close_matches(label.name.lower(), [str(one).lower() for one in found], 1, cutoff=0.7)
+            meant = next((f"; did you mean {one}?" for one in found if str(one).lower() in near), "")
             message = f"the table {label.table!r} has no column {label.name!r}; it has "
-            raise GraphError(message + shortened(found, 12), code="column-missing")
+            raise GraphError(message + shortened(found, 12) + meant, code="column-missing")
         if label.name in (*table.key, table.time):
             role = "key" if label.name in table.key else "time"
             message = f"{label.name!r} cannot be predicted: it is the {role} of {label.table!r}"

@@ -125,7 +125,8 @@ class OpenedTables(Source):
                     f"{self.name}: the table {name!r} ({self.digest(name)['rows']:,} rows) differs from "
                 )
                 message += (
-                    f"the one ({before['rows']:,} rows) that {where} was fitted on: choose another folder"
+                    f"the one ({before['rows']:,} rows) that {where} was fitted on: choose another folder; "
+                    "rows that were only added go into tables of their own (--new-tables)"
                 )
                 raise InputError(message, code="tables-differ")
 

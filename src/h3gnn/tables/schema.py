@@ -126,6 +126,14 @@ class Schema:
         """Whether the rows of a table link two tables and nothing references them."""
         return len(self.tables[name].links) == 2 and name not in self.referenced()
 
+    def links_itself(self, kind: str) -> bool:
+        """Whether rows or values of a type refer to each other, directly or as both ends of one row."""
+        for name, table in self.tables.items():
+            ends = [link.to for link in table.links] + [one for one, of in table.nodes.items() for _ in of]
+            if ends.count(kind) > (0 if name == kind else 1):
+                return True
+        return False
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         tables = {}

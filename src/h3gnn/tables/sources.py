@@ -38,6 +38,8 @@ DATABASE_SUFFIXES = (".sqlite", ".sqlite3", ".db", ".duckdb")
 MANIFEST = "manifest.yaml"
 NOT_TABLES = ("readme", "license", "licence", ".", "~$")
 """How the names of files begin that are no tables."""
+OTHER_FOLDERS = {"graph.json": "a graph on disk", "database.json": "fitted models", "model.json": "a model"}
+"""Files of folders that hold something else."""
 
 
 class Source(ABC):
@@ -150,10 +152,17 @@ def open_source(source: Any) -> Source:
         return FrameSource(source)
     if re.match(r"postgres(ql)?://", str(source)):
         return DatabaseSource(hidden_password(str(source)), PostgreSQL(str(source)))
-    path = Path(source)
+    path, suffixes = Path(source), (*DATABASE_SUFFIXES, ".xlsx")
     if path.is_dir():
         return _open_folder(path)
-    check_file(path, (*DATABASE_SUFFIXES, ".xlsx"), "source of several tables")
+    if not path.exists() or path.suffix.lower() not in suffixes:
+        what = "is a single file" if path.exists() else "does not exist"
+        message = (
+            f"{path} {what}: give several tables as a folder of CSV or Parquet files, a file that ends in "
+        )
+        message += f"{', '.join(suffixes)}, or a postgresql:// URL"
+        raise InputError(message, code="file-suffix-unknown" if path.exists() else "file-missing")
+    check_file(path)
     if path.suffix.lower() == ".xlsx":
         return FileSource(str(path), [path])
     with path.open("rb") as file:
@@ -167,7 +176,7 @@ def is_source(source: Any) -> bool:
         return True
     path = Path(str(source))
     if path.is_dir():
-        if (path / "graph.json").is_file():  # a graph on disk
+        if any((path / one).is_file() for one in OTHER_FOLDERS):
             return False
         return any(_is_table(one) for one in path.iterdir()) or (path / "db").is_dir()
     return path.is_file() and path.suffix.lower() in (*DATABASE_SUFFIXES, ".xlsx")
@@ -191,6 +200,9 @@ def _is_table(path: Path) -> bool:
 
 
 def _open_folder(folder: Path) -> Source:
+    if found := [what for name, what in OTHER_FOLDERS.items() if (folder / name).is_file()]:
+        message = f"{folder} holds {found[0]}, not tables: name the tables themselves"
+        raise InputError(message, code="source-is-no-tables")
     inner = folder / "db" if (folder / "db").is_dir() else folder  # RelBench
     files = sorted(one for one in inner.iterdir() if _is_table(one))
     source = FileSource(str(folder), files)
