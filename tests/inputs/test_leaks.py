@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 
 from h3gnn import H3GNN, Graph, NodeClassifier, as_graph, mixed_graph, read_graph
+from h3gnn.database import Database
 from h3gnn.errors import InputError
 from h3gnn.ondisk.prepare import prepare_graph
-from h3gnn.tables.leaks import find_leaks, is_same_target
+from h3gnn.tables.leaks import doubts, find_leaks, is_same_target
 from tests.inputs.tables import FORMATS, QUICK, command, repairs, ring, save
 from tests.rejects import rejects
 
@@ -304,3 +305,49 @@ def test_prepare_leaves_the_class_out_or_rejects_it(tmp_path: Path) -> None:
     leaking = save(table.assign(status=BAD * 1), tmp_path / "g")
     with rejects("label-leak", InputError):
         prepare_graph(edges, leaking, tmp_path / "values", labels=answers)
+
+
+# conditions on a column of one of several tables
+
+
+def races(flipped: float, status: float, rows: int = 300) -> dict[str, pd.DataFrame]:
+    """Return results with points, and a flag and a status that say whether there are any, but for a share."""
+    draw = np.random.default_rng(3)
+    points = np.where(draw.random(rows) < 0.5, 0.0, 1 + draw.random(rows).round(3))
+    scored, wrong, other = points > 0, draw.random(rows) < flipped, draw.random(rows) < status
+    results = pd.DataFrame(
+        {
+            "result_id": np.arange(rows),
+            "status_id": np.where(scored ^ other, 1, 2) + 2 * draw.integers(0, 2, rows),
+            "grid": draw.random(rows).round(3),
+            "flag": scored ^ wrong,
+            "points": points,
+        }
+    )
+    return {"results": results, "status": pd.DataFrame({"status_id": np.arange(1, 5)})}
+
+
+def test_a_column_that_determines_a_condition_is_rejected_before_the_fit(tmp_path: Path) -> None:
+    given = races(0, 0.5)
+    database = Database(given, folder=tmp_path / "db")
+    with rejects("label-leak") as caught:
+        database.ask("results.points>0")
+    assert "--columns results.flag=identifier" in caught.message
+    assert not database.fitted
+    model = H3GNN(channels=8, encoder__heads=2, epochs=2, n_models=1, device="cpu", random_state=0)
+    free = Database(given, columns={"results.flag": "identifier"}, model=model).ask("results.points>0")
+    assert free.names == ("not points>0", "points>0")
+
+
+def test_columns_that_nearly_determine_the_class_are_noted() -> None:
+    def noted(flipped: float, status: float) -> str:
+        view = Database(races(flipped, status)).view("results", "points")
+        assert view.targets is not None
+        return " ".join(doubts(view, (view.targets > 0).long().numpy(), "results"))
+
+    assert noted(0.5, 0.5) == ""
+    assert "--columns results.flag=identifier" in noted(0.1, 0.5)
+    found = noted(0.5, 0.1)
+    assert "status.status" in found
+    assert "grid" not in found
+    assert "flag" not in found

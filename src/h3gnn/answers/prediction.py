@@ -20,7 +20,7 @@ from h3gnn.graphs.graph import GraphLike
 from h3gnn.graphs.ids import check_ids
 from h3gnn.graphs.targets import may_have_label
 from h3gnn.tables.leaks import Target as LeakTarget
-from h3gnn.tables.leaks import check_leaks
+from h3gnn.tables.leaks import check_leaks, doubts
 
 Embedding = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
@@ -204,6 +204,7 @@ def predict_nodes(
     test: npt.NDArray[np.bool_] | None = None,
     labelled_too: bool = False,
     label_name: str | None = None,
+    table: str = "",
     allow_leaks: bool = False,
     measure_importance: bool = True,
     seed: int = 0,
@@ -216,8 +217,8 @@ def predict_nodes(
     Labels are classes, -1 where unknown, with their `names`, or numbers, NaN where unknown, without names.
     With `labelled_too`, labelled nodes are predicted, too, by models that did not see them. The nodes in
     `test` are predicted and scored, and nothing learns from their labels. Features that contain the label,
-    which `label_name` names, are an error unless allowed (`allow_leaks`). `progress` is called with the
-    completed share.
+    which `label_name` and, of several tables, `table` name, are an error unless allowed (`allow_leaks`), and
+    columns that nearly determine it are noted. `progress` is called with the completed share.
     """
     known, rule = (labels >= 0 if names else ~np.isnan(labels)), rule or Rule()
     if test is not None and labelled_too:
@@ -225,12 +226,13 @@ def predict_nodes(
         raise InputError(message, code="test-and-all")
     if not allow_leaks:
         classes = labels if names else LeakTarget.of_numbers(label_name, labels).classes
-        check_leaks(graph, classes, label_name)
+        check_leaks(graph, classes, label_name, table)
     check_ids(graph.node_ids if extension is None else extension.node_ids)
     learned = known if test is None else known & ~test
     notes = check_labels(labels[learned], names)
     can, repairs = may_have_label(graph, known)
-    notes = (*notes, *(one.message for one in repairs))
+    doubtful = doubts(graph, labels, table) if names and not allow_leaks else ()
+    notes = (*notes, *doubtful, *(one.message for one in repairs))
     chosen, unlabelled = np.flatnonzero(learned), np.flatnonzero(~known & can)
     if names:
         present = np.unique(labels[chosen])

@@ -99,7 +99,7 @@ def predict(
     found_run, asked, extension, rows = FoundRun(run), None, None, None
     label_name: str | None
     if is_about_tables(run, tables):
-        found_run, asked = ask_tables(run, target, tables, source, device, test_from)
+        found_run, asked = ask_tables(run, target, tables, source, device, test_from, allow_leaks=allow_leaks)
         model, labels, names, label_name = asked.model, asked.labels, asked.names, asked.title
         if new_tables is not None and found_run.database is not None:
             extension, rows = found_run.database.extend(asked.fitted, new_tables)
@@ -124,6 +124,7 @@ def predict(
             test=None if asked is None else asked.test,
             labelled_too=labelled_too or (extension is None and asked is not None and asked.predicts_all),
             label_name=label_name,
+            table="" if asked is None else asked.fitted.type,
             allow_leaks=allow_leaks,
             seed=tables.seed,
             progress=lambda share: bar(completed=share),

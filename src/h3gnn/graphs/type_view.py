@@ -24,6 +24,7 @@ from h3gnn.graphs.relational import UNKNOWN_TIME, NodeTable, RelationalGraph, St
 from h3gnn.graphs.structural import build_graph
 from h3gnn.graphs.targets import AUTO, read_labels
 from h3gnn.tables.infer import Cells
+from h3gnn.tables.leaks import Target
 
 if TYPE_CHECKING:
     from h3gnn.tables.plan import TablePlan
@@ -33,8 +34,6 @@ MOST_RELATIONS = 3
 """Relations between the nodes of a type that the encoder has tokens for."""
 NEIGHBOURS = 20
 """Links of a node to others that share a node with it, for each relation."""
-LEAST_GAIN = 0.25
-"""Share of the best relation's similarity of features that another needs to be used."""
 PAIRS = 20_000
 """Links from which the similarity of a relation is estimated."""
 LABEL_TIMES = ("row", "now")
@@ -104,33 +103,36 @@ def type_view(
             features.known(one)  # rejects tables from which rows are missing
     asks = label is not None or label_time is not None
     at_row_time = asks and uses_row_times(before or features, label_time)
-    found = [] if at_row_time else _relations(features)
-    if fitted is None:
-        chosen, left = _informative(features, found)
+    alone = not at_row_time and _is_alone(before or features)
+    known: dict[str, Any] = {"node_ids": table.ids if table.has_ids else None}
+    chosen, left = list[NodeLinks](), list[str]()
+    if alone:
+        (relation,) = {step.relation for step in graph.steps[name]}
+        edges, known["edge_weight"] = relation.ends, relation.weight
     else:
-        by_title = {one.title: one for one in found}
-        none = np.zeros((2, 0), dtype=np.int64)
-        chosen = [by_title.get(one, NodeLinks(one, none)) for one in fitted[1].relation_names]
-        left = []
-    edges, member = _union([one.both_ways for one in chosen], table.nodes)
-    paths = [] if at_row_time else (before or features).select(longest, most_paths)
+        found = [] if at_row_time else _relations(features)
+        chosen, left = _most_alike(features, found) if fitted is None else (_again(found, fitted[1]), [])
+        edges, member = _union([one.both_ways for one in chosen], table.nodes)
+    paths = [] if at_row_time or alone else (before or features).select(longest, most_paths)
     along = path_columns(features, [features.path(key_of(one)) for one in paths])
+    notes: list[Repair] = []
+    labels = {} if label is None else _labels(table, label, task, notes)
     joined = joined_columns(
         graph,
         name,
         row_times=table.time if at_row_time else None,
-        plan=None if fitted is None else _join_plan(fitted[1]),
+        target=_leak_target(label, labels),
+        plan=JoinPlan(()) if alone else None if fitted is None else _join_plan(fitted[1]),
     )
-    known: dict[str, Any] = {"node_ids": table.ids if table.has_ids else None}
     own, plan = _own_features(table, along, edges, known)
     built = build_graph(own, edges, nodes=table.nodes, source=f"{graph.source}: {name}", **known)
     repairs = [*graph.repairs, *joined.repairs]
     if left:
-        message = f"links among {name} by {', '.join(left)} are not used: their ends are not alike"
+        message = f"links among {name} by {', '.join(left)} are not used: the ends of others are more alike"
         repairs.append(Repair("relations-left-out", message, len(left)))
-    known = {} if label is None else _labels(table, label, task, repairs)
+    repairs += notes
     if label is not None and table.masks is not None:
-        known |= dict(zip(MASKS, table.masks, strict=True))
+        labels |= dict(zip(MASKS, table.masks, strict=True))
     links = None if fitted is None else fitted[1].link_columns
     scales = None if links is None else links.plan
     view = replace(
@@ -140,7 +142,7 @@ def type_view(
         relation_names=tuple(one.title for one in chosen),
         path_columns=along,
         link_columns=joined.as_link_columns(scales) if joined.plan.columns else None,
-        **known,
+        **labels,
     )
     return with_hash(view)
 
@@ -166,9 +168,28 @@ def _own_features(
     return np.ones((table.nodes, 1), dtype=np.float32), None
 
 
+def _is_alone(features: PathFeatures) -> bool:
+    """Whether the only links of a type are an undirected relation: the view is a graph of one type."""
+    relations = {step.relation for step in features.graph.steps[features.name]}
+    return len(relations) == 1 and all(one.is_undirected for one in relations)
+
+
+def _again(found: Sequence[NodeLinks], fitted: Graph) -> list[NodeLinks]:
+    """Return the relations of the fitted graph, those without links empty."""
+    by_title, none = {one.title: one for one in found}, np.zeros((2, 0), dtype=np.int64)
+    return [by_title.get(one, NodeLinks(one, none)) for one in fitted.relation_names]
+
+
 def _join_plan(fitted: Graph) -> JoinPlan:
     links = fitted.link_columns
     return JoinPlan(() if links is None else links.plan.joined)
+
+
+def _leak_target(label: str | None, labels: dict[str, Any]) -> Target | None:
+    """Return what is predicted, for the search for joined columns that determine it."""
+    if "targets" in labels:
+        return Target.of_numbers(label, labels["targets"].numpy().astype(np.float64))
+    return Target(label, labels["labels"].numpy()) if labels else None
 
 
 def _labels(table: NodeTable, label: str, task: str, repairs: list[Repair]) -> dict[str, Any]:
@@ -283,17 +304,16 @@ def _sharing(matrix: sp.csr_array) -> Integers:
     return ends[:, ends[0] != ends[1]]
 
 
-def _informative(features: PathFeatures, found: Sequence[NodeLinks]) -> tuple[list[NodeLinks], list[str]]:
-    """Return the relations whose ends are most alike, and the titles of the others."""
-    if not found:
-        return [], []
+def _most_alike(features: PathFeatures, found: Sequence[NodeLinks]) -> tuple[list[NodeLinks], list[str]]:
+    """Return the relations whose ends are most alike, and the titles of those beyond `MOST_RELATIONS`."""
+    if len(found) <= MOST_RELATIONS:
+        return list(found), []
+    chosen = range(MOST_RELATIONS)
     rows = features.features(features.name)
-    if rows.shape[1] < 2 or not features.graph.type(features.name).features.shape[1]:
-        return list(found[:MOST_RELATIONS]), [one.title for one in found[MOST_RELATIONS:]]
-    alike = np.array([similarity(rows, one.ends) for one in found])
-    order = np.argsort(-alike, kind="stable")
-    good = [int(at) for at in order if alike[at] >= LEAST_GAIN * alike[order[0]]][:MOST_RELATIONS]
-    return [found[at] for at in sorted(good)], [one.title for at, one in enumerate(found) if at not in good]
+    if rows.shape[1] > 1 and features.graph.type(features.name).features.shape[1]:
+        alike = np.array([similarity(rows, one.ends) for one in found])
+        chosen = np.sort(np.argsort(-alike, kind="stable")[:MOST_RELATIONS]).tolist()
+    return [found[at] for at in chosen], [one.title for at, one in enumerate(found) if at not in chosen]
 
 
 def similarity(rows: npt.NDArray[np.float32], ends: Integers) -> float:

@@ -28,6 +28,9 @@ MOST_ERRORS, MOST_KEPT = 0.01, 0.1
 """A column determines the class if a rule errs in at most this share of the rows, and at most this share of
 the rows outside the largest class."""
 INTERVALS = 5  # of numbers to predict, which a column determines like classes
+NEARLY, NEARLY_ROWS, BINS = 0.6, 100, 16
+"""A column nearly determines the class if its values, in at most BINS bins, avoid this share of the errors of
+the largest class, among at least NEARLY_ROWS labelled rows."""
 MOST_VALUES = 10**7  # of larger tables, evenly spaced rows of each class are compared
 ROLE_WORDS = frozenset({"is", "has", "was", "y", "label", "labels", "class", "target", "flag"})
 """Words of a name that do not say what is predicted."""
@@ -138,7 +141,68 @@ def _indicated(column: npt.NDArray[Any], truth: Integers) -> list[int]:
     return [int(one) for one in np.flatnonzero((errors <= MOST_ERRORS * sizes) & (sizes >= MIN_OTHERS))]
 
 
-def check_leaks(graph: GraphLike, labels: Integers, name: str | None = None) -> None:
+def nearly_determined(values: Any, columns: Sequence[str], classes: Integers) -> dict[str, float]:
+    """Return the columns that nearly determine the class, with the share of the labelled rows where they do.
+
+    The arguments are those of `find_leaks`.
+    """
+    rows = _sample(classes, len(columns))
+    truth = np.unique(classes[rows], return_inverse=True)[1]
+    others = len(truth) - int(np.bincount(truth).max(initial=0))
+    if len(truth) < NEARLY_ROWS or others < NEARLY_ROWS / BINS:
+        return {}
+    found, by_column = dict[str, float](), values[rows]
+    by_column = by_column.tocsc() if hasattr(by_column, "tocsc") else np.asarray(by_column)
+    for name, group in groupby(range(len(columns)), columns.__getitem__):
+        at = [*group]
+        part = by_column[:, at[0] : at[-1] + 1]
+        part = np.asarray(part.toarray() if hasattr(part, "toarray") else part, dtype=np.float64)
+        wrong = len(truth)
+        for one in [*part.T, *([_as_codes(part)] if 1 < len(at) <= BINS else [])]:
+            wrong = min(wrong, len(truth) - int(_counts(_binned(one), truth).max(axis=1).sum()))
+        if wrong <= (1 - NEARLY) * others:
+            found[name] = 1 - wrong / len(truth)
+    return found
+
+
+def _binned(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a column, or the intervals between its quantiles if it has many values."""
+    if len(np.unique(column)) <= BINS:
+        return column
+    limits = np.unique(np.quantile(column, np.linspace(0, 1, BINS + 1)[1:-1]))
+    return np.searchsorted(limits, column)
+
+
+def doubts(graph: GraphLike, labels: Integers, table: str = "") -> tuple[str, ...]:
+    """Return a note on columns that nearly determine the class: they may be known only after it.
+
+    Of columns of linked rows, those of single rows count, which a row has from its beginning.
+    """
+    found = dict[str, float]()
+    if not graph.provenance.structural and graph.num_features:
+        nodes = _sample(labels, graph.num_features)
+        columns = _columns_of(graph)
+        found = nearly_determined(_values_of(graph, nodes), columns, labels[nodes])
+    without = [as_option("--columns", f"{table}.{one}=identifier".lstrip(".")) for one in found]
+    if graph.link_columns is not None:
+        joined = graph.link_columns.plan.joined
+        first = graph.link_columns.values.shape[1] - len(joined)
+        single = [at for at, one in enumerate(joined) if one.what in ("value", "category")]
+        values = graph.link_columns.values[:, [first + at for at in single]]
+        more = nearly_determined(values, [joined[at].name.partition("=")[0] for at in single], labels)
+        found, without = found | more, [*without, *(["a schema file without their link"] * bool(more))]
+    if not found:
+        return ()
+    largest = np.bincount(labels[labels >= 0]).max() / (labels >= 0).sum()
+    names = shortened(sorted(found, key=lambda one: -found[one]), 8)
+    best = (
+        f"{100 * max(found.values()):.0f} % of the labelled rows (the largest class: {100 * largest:.0f} %)"
+    )
+    again = f"If they are known only after the class, fit again without them ({' '.join(without)})"
+    return (f"the class follows from single columns in up to {best}: {names}. {again}",)
+
+
+def check_leaks(graph: GraphLike, labels: Integers, name: str | None = None, table: str = "") -> None:
     """Raise if a feature that a model was fitted on contains the class that it is to predict.
 
     Columns that were declared when these labels were known are the user's decision.
@@ -147,18 +211,22 @@ def check_leaks(graph: GraphLike, labels: Integers, name: str | None = None) -> 
         graph: the fitted graph.
         labels: the class of each node, -1 where unknown.
         name: the name of the column of the labels.
+        table: that of the nodes, if there are several.
     """
     target, found, others, declared = Target(name, labels), dict[str, str](), list[str](), set[str]()
+    prefix = f"{table}." if table else ""
     if not graph.provenance.structural and graph.num_features:
         found, others = _feature_leaks(graph, target)
-        declared |= {one.name for one in graph.plan.used if one.declared} if graph.plan is not None else set()
+        found = {f"{prefix}{one}": why for one, why in found.items()}
+        used = () if graph.plan is None else graph.plan.used
+        declared |= {f"{prefix}{one.name}" for one in used if one.declared}
     if graph.link_columns is not None:
         first = 0
-        for table in graph.link_columns.plan.tables:
-            last = first + len([*table.entries])
+        for one in graph.link_columns.plan.tables:
+            last = first + len([*one.entries])
             values = graph.link_columns.values[:, first:last]  # an undefined one is the mean, 0
-            found |= link_leaks(table, np.where(values == 0, np.nan, values), target)
-            declared |= {one.name for one in table.used if one.declared}
+            found |= link_leaks(one, np.where(values == 0, np.nan, values), target)
+            declared |= {column.name for column in one.used if column.declared}
             first = last
         joined = graph.link_columns.values[:, first:]
         of_values = [
@@ -174,17 +242,20 @@ def check_leaks(graph: GraphLike, labels: Integers, name: str | None = None) -> 
 def _feature_leaks(graph: GraphLike, target: Target) -> tuple[dict[str, str], list[str]]:
     """Return the features that contain the class, and why; and, without a plan, the other features."""
     nodes = _sample(target.classes, graph.num_features)
-    if isinstance(graph, Graph):
-        dense = graph.features.layout == torch.strided
-        values = graph.features.numpy()[nodes] if dense else scipy_features(graph.features)[nodes]
-    else:
-        read = graph.features[nodes]
-        values = scipy_features(read) if isinstance(read, torch.Tensor) else np.asarray(read)
-    columns = _columns_of(graph)
+    values, columns = _values_of(graph, nodes), _columns_of(graph)
     found = {one: NAMED for one in columns if is_same_target(one, target.name)}
     shares = find_leaks(values, columns, target.classes[nodes])
     found |= {one: describe(share) for one, share in shares.items()}
     return found, [one for one in columns if one not in found] if graph.plan is None else []
+
+
+def _values_of(graph: GraphLike, nodes: Integers) -> Any:
+    """Return the features of some nodes, dense or scipy sparse."""
+    if isinstance(graph, Graph):
+        dense = graph.features.layout == torch.strided
+        return graph.features.numpy()[nodes] if dense else scipy_features(graph.features)[nodes]
+    read = graph.features[nodes]
+    return scipy_features(read) if isinstance(read, torch.Tensor) else np.asarray(read)
 
 
 def link_leaks(table: LinkTable, values: npt.NDArray[Any], target: Target) -> dict[str, str]:
