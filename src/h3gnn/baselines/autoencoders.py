@@ -41,13 +41,11 @@ class AESettings(EmbedderSettings):
     batch: int = 256
 
 
-class AE(BatchEmbedder):
+class AE(BatchEmbedder, settings=AESettings):
     r"""A deep autoencoder of the features; edges are not used (Hinton and Salakhutdinov, 2006).
 
     .. math:: \mathcal L = \tfrac1{n d} \lVert X - g(f(X)) \rVert^2, \quad Z = f(X)
     """
-
-    settings_class = AESettings
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
@@ -111,7 +109,7 @@ class GAESettings(EmbedderSettings):
     all_pairs: bool = True
 
 
-class GAE(Embedder):
+class GAE(Embedder, settings=GAESettings):
     r"""A graph autoencoder with an inner-product decoder (Kipf and Welling, 2016).
 
     .. math:: Z = \tilde A\, \mathrm{ReLU}(\tilde A X W_0) W_1, \quad \mathcal L = \frac{c}{n^2} \sum_{ij}
@@ -121,7 +119,6 @@ class GAE(Embedder):
     :math:`c = n^2 / (2 (n^2 - m))`.
     """
 
-    settings_class = GAESettings
     variational = False
 
     @classmethod
@@ -211,7 +208,7 @@ class NWRGAESettings(EmbedderSettings):
     norm_scale: float = 20.0
 
 
-class NWRGAE(Embedder):
+class NWRGAE(Embedder, settings=NWRGAESettings):
     r"""Neighbourhood reconstruction with the Wasserstein distance (Tang et al., 2022).
 
     With :math:`h^0 = X W_0`, l layers, and :math:`N^k(v) = \{h_u^k: u \in N(v)\}`, whose gradient is stopped,
@@ -224,8 +221,6 @@ class NWRGAE(Embedder):
     The distance compares q sampled neighbours with q sampled points: the mean squared error of the best
     matching, :math:`\min_\pi \frac1q \sum_i \|a_i - b_{\pi(i)}\|^2 / D`.
     """
-
-    settings_class = NWRGAESettings
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
@@ -330,7 +325,7 @@ class SDCNSettings(EmbedderSettings):
     graph_weight: float = 0.01
 
 
-class SDCN(Embedder):
+class SDCN(Embedder, settings=SDCNSettings):
     r"""Structural deep clustering: an autoencoder coupled with a GCN (Bo et al., 2020).
 
     .. math:: Z^{l+1} = \mathrm{ReLU}\big(\tilde A ((1 - \sigma) Z^l + \sigma H^l) W^l\big), \quad
@@ -342,8 +337,6 @@ class SDCN(Embedder):
 
     The last Z are soft cluster assignments. P is recomputed in each epoch and constant within it.
     """
-
-    settings_class = SDCNSettings
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:

@@ -133,7 +133,7 @@ class SAGESettings(ClassifierSettings):
     drop_features: bool = True
 
 
-class SAGE(Classifier):
+class SAGE(Classifier, settings=SAGESettings):
     r"""GraphSAGE with the mean aggregator (Hamilton et al., 2017).
 
     .. math:: h_v^l = \mathrm{norm}\Big(\mathrm{ReLU}\big(W_l h_v^{l-1} +
@@ -143,8 +143,6 @@ class SAGE(Classifier):
     It aggregates all neighbours, where the paper samples 25 and 10. Unit rows follow the ReLU; batch
     normalization precedes it.
     """
-
-    settings_class = SAGESettings
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
@@ -220,13 +218,12 @@ class S2GCSettings(EmbedderSettings):
     own_share: float = 0.05
 
 
-class S2GC(Embedder):
+class S2GC(Embedder, settings=S2GCSettings):
     r"""Simple spectral graph convolution, without training (Zhu and Koniusz, 2021).
 
     .. math:: H = \tfrac1K \sum_{k=1}^K (1 - \alpha) \tilde A^k X + \alpha X
     """
 
-    settings_class = S2GCSettings
     has_chance = False
 
     @classmethod

@@ -35,7 +35,7 @@ class DGISettings(EmbedderSettings):
     patience: int = 20
 
 
-class DGI(Embedder):
+class DGI(Embedder, settings=DGISettings):
     r"""Deep Graph Infomax (Veličković et al., 2019).
 
     .. math:: H = \mathrm{PReLU}(\tilde A X W), \quad s = \sigma\big(\tfrac1n \textstyle\sum_v h_v\big), \quad
@@ -43,8 +43,6 @@ class DGI(Embedder):
 
     :math:`\tilde H` encodes the shuffled features :math:`P X`; :math:`(P X) W = P (X W)` saves a product.
     """
-
-    settings_class = DGISettings
 
     def build(self, graph: Graph) -> None:
         from torch_geometric.nn import DeepGraphInfomax
@@ -86,7 +84,7 @@ class GMISettings(EmbedderSettings):
     edge_weight: float = 1.0
 
 
-class GMI(Embedder):
+class GMI(Embedder, settings=GMISettings):
     r"""Graphical mutual information maximization, GMI-mean (Peng et al., 2020).
 
     .. math:: \mathcal L = \alpha J(h_v, x_v) + \beta J(m_v, h_v) + \gamma R, \quad
@@ -98,8 +96,6 @@ class GMI(Embedder):
     R the cross-entropy of :math:`\sigma(h_u^\top h_v)` with A + I over all pairs, see
     `edge_cross_entropy`.
     """
-
-    settings_class = GMISettings
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
@@ -179,7 +175,7 @@ class GRACESettings(EmbedderSettings):
     activation: str = "relu"
 
 
-class GRACE(Embedder):
+class GRACE(Embedder, settings=GRACESettings):
     r"""Contrastive learning of two augmented views with InfoNCE (Zhu et al., 2020).
 
     .. math:: H = \sigma(\tilde A\, \sigma(\tilde A X W_1) W_2), \quad z = W_4\, \mathrm{ELU}(W_3 h), \quad
@@ -187,8 +183,6 @@ class GRACE(Embedder):
 
     A node's negatives are all other nodes, of its own view and of the other, see `two_view_loss`.
     """
-
-    settings_class = GRACESettings
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
@@ -232,7 +226,7 @@ class MVGRLSettings(EmbedderSettings):
     thin: bool = False
 
 
-class MVGRL(Embedder):
+class MVGRL(Embedder, settings=MVGRLSettings):
     r"""Contrastive learning between the adjacency and a graph diffusion (Hassani and Khasahmadi, 2020).
 
     .. math:: S = \alpha (I - (1 - \alpha) \tilde A)^{-1}, \quad
@@ -244,8 +238,6 @@ class MVGRL(Embedder):
 
     :math:`\tilde H` is the encoding of shuffled features; the embedding is :math:`H_1 + H_2`.
     """
-
-    settings_class = MVGRLSettings
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
@@ -335,14 +327,13 @@ class BGRLSettings(EmbedderSettings):
     edge_drop: tuple[float, float] = (0.3, 0.4)
 
 
-class BGRL(Embedder):
+class BGRL(Embedder, settings=BGRLSettings):
     r"""Bootstrapped graph latents: a predictor and a target encoder (Thakoor et al., 2022).
 
     .. math:: \mathcal L = 2 - \tfrac1n \textstyle\sum_v
         \cos(p(z^1_v), \bar z^2_v) + \cos(p(z^2_v), \bar z^1_v)
     """
 
-    settings_class = BGRLSettings
     adam = torch.optim.AdamW
 
     def build(self, graph: Graph) -> None:
@@ -402,7 +393,7 @@ class CCASSGSettings(EmbedderSettings):
     edge_drop: float = 0.4
 
 
-class CCASSG(Embedder):
+class CCASSG(Embedder, settings=CCASSGSettings):
     r"""Canonical correlation between two augmented views (Zhang et al., 2021).
 
     .. math:: \mathcal L = -\operatorname{tr} \tilde Z_1^\top \tilde Z_2 + \lambda \big(
@@ -412,8 +403,6 @@ class CCASSG(Embedder):
     Up to a constant, the first term is half the paper's :math:`\lVert \tilde Z_1 - \tilde Z_2 \rVert^2`, as
     in the authors' code.
     """
-
-    settings_class = CCASSGSettings
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:

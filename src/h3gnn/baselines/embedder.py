@@ -59,8 +59,9 @@ class EmbedderSettings:
 class Embedder(nn.Module):
     """Base class of self-supervised systems: a subclass defines `build`, `loss` and `embedding`.
 
-    These may use torch's global generators; `train` seeds them and restores the caller's state. They must
-    not use the graph's labels.
+    The class argument `settings` is the dataclass of its settings, by default that of its base. The methods
+    may use torch's global generators; `train` seeds them and restores the caller's state. They must not use
+    the graph's labels.
     """
 
     settings_class: type[Any] = EmbedderSettings
@@ -69,6 +70,10 @@ class Embedder(nn.Module):
     has_chance = True
     """Whether the result depends on the seed."""
     adam: type[torch.optim.Adam | torch.optim.AdamW] = torch.optim.Adam
+
+    def __init_subclass__(cls, settings: type[Any] | None = None) -> None:
+        super().__init_subclass__()
+        cls.settings_class = settings or cls.settings_class
 
     def __init__(self, graph: Graph, settings: Any, device: torch.device) -> None:
         super().__init__()

@@ -51,7 +51,7 @@ class GREETSettings(EmbedderSettings):
     batch: int = 0
 
 
-class GREET(Embedder):
+class GREET(Embedder, settings=GREETSettings):
     r"""An edge heterophily discriminator and a dual-channel encoder, trained alternately (Liu et al., 2023).
 
     The discriminator samples the weight of an edge, with :math:`s_v = [x_v, \text{16 return probabilities}]`:
@@ -77,8 +77,6 @@ class GREET(Embedder):
         [w - \tfrac12]_+ [c - \cos(z_u, z_v) + \gamma_1]_+ +
         [\tfrac12 - w]_+ [\cos(z_u, z_v) - c + \gamma_2]_+ \big)
     """
-
-    settings_class = GREETSettings
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: GREETSettings) -> int:

@@ -83,7 +83,7 @@ class FAGCNSettings(ClassifierSettings):
     keep: float = 0.3
 
 
-class FAGCN(Classifier):
+class FAGCN(Classifier, settings=FAGCNSettings):
     r"""Frequency-adaptive propagation with signed edge weights (Bo et al., 2021).
 
     .. math:: h^0 = \mathrm{ReLU}(X W_1 + b_1), \quad
@@ -92,8 +92,6 @@ class FAGCN(Classifier):
 
     Features, :math:`h^0` and the :math:`\alpha_{vu}` have dropout in training.
     """
-
-    settings_class = FAGCNSettings
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
@@ -152,7 +150,7 @@ class GPRGNNSettings(ClassifierSettings):
     steps_decay: float = 0.0
 
 
-class GPRGNN(MLP):
+class GPRGNN(MLP, settings=GPRGNNSettings):
     r"""Generalized PageRank: learned weights of the propagation steps (Chien et al., 2021).
 
     .. math:: H_0 = \mathrm{ReLU}(X W_1 + b_1) W_2 + b_2, \quad H_k = P H_{k-1}, \quad
@@ -160,8 +158,6 @@ class GPRGNN(MLP):
 
     :math:`P = \tilde D^{-1/2} (A + I) \tilde D^{-1/2}`; negative :math:`\gamma_k` set neighbours apart.
     """
-
-    settings_class = GPRGNNSettings
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
@@ -236,7 +232,7 @@ class G2Settings(ClassifierSettings):
     last_dropout: float = 0.1
 
 
-class G2(Classifier):
+class G2(Classifier, settings=G2Settings):
     r"""Gradient gating (Rusch et al., 2023).
 
     .. math:: X^0 = \mathrm{ReLU}(X W + b), \quad
@@ -247,8 +243,6 @@ class G2(Classifier):
     F is a layer of GraphSAGE or of a GCN, :math:`\hat F` is F or another such layer, and :math:`\sigma` a
     ReLU. The mean is that of the authors' code, where the paper has a sum.
     """
-
-    settings_class = G2Settings
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
@@ -320,7 +314,7 @@ class AEROGNNSettings(ClassifierSettings):
     attention_decay: float = 1.0
 
 
-class AEROGNN(Classifier):
+class AEROGNN(Classifier, settings=AEROGNNSettings):
     r"""Attentive deep propagation (Lee et al., 2023).
 
     .. math:: H^{(k)} = \mathcal A^{(k)} H^{(k-1)}, \quad
@@ -334,8 +328,6 @@ class AEROGNN(Classifier):
     H⁽⁰⁾ is the output of an MLP, 𝒜 is α over the edges and self-loops, symmetrically normalized, Γ is
     diagonal with γ, and the logits are a linear map of the last ELU(Z). α is computed once per pair of nodes.
     """
-
-    settings_class = AEROGNNSettings
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:
@@ -433,7 +425,7 @@ class PCNetSettings(ClassifierSettings):
     filter_decay: float = 1.0
 
 
-class PCNet(Classifier):
+class PCNet(Classifier, settings=PCNetSettings):
     r"""Two-fold filtering with Poisson–Charlier polynomials (Li et al., 2024).
 
     .. math:: \hat Y = \theta_0 Y + \sum_{k=1}^{K} \theta_k \sum_{n=0}^{N-1}
@@ -443,8 +435,6 @@ class PCNet(Classifier):
     :math:`C_0 = 1, C_1 = k - t, C_n = (k - n - t + 1) C_{n-1} - (n - 1) t C_{n-2}`: for many terms, the inner
     sum is :math:`e^{tL} (I - L)^k`. The sums are exchanged, so that N - 1 products with L serve all filters.
     """
-
-    settings_class = PCNetSettings
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:

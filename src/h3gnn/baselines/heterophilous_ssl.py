@@ -58,7 +58,7 @@ class DSSLSettings(EmbedderSettings):
     dropout: float = 0.5
 
 
-class DSSL(Embedder):
+class DSSL(Embedder, settings=DSSLSettings):
     r"""Decoupled self-supervised learning with latent link types (Xiao et al., 2022).
 
     With unit rows z of the encoder and t of the target (its moving average), prototypes :math:`\mu_k`, and
@@ -76,7 +76,6 @@ class DSSL(Embedder):
     becomes the direction of the mean of the nodes whose likeliest cluster it is, by :math:`q(k \mid v)`.
     """
 
-    settings_class = DSSLSettings
     adam = torch.optim.AdamW
     prototypes: Tensor
 
@@ -168,7 +167,7 @@ class HGRLSettings(EmbedderSettings):
     temperature: float = 1.0
 
 
-class HGRL(Embedder):
+class HGRL(Embedder, settings=HGRLSettings):
     r"""A feature encoder that preserves features and neighbourhoods (Chen et al., 2022).
 
     Neighbours k steps away have a learned weight, on a graph with normalized adjacency :math:`\tilde A`:
@@ -183,8 +182,6 @@ class HGRL(Embedder):
     graph joins a node with those whose :math:`\mathrm{ReLU}(x \circ w_1) \circ w_2` have the largest cosine,
     by that cosine, half for each of the two that chooses the other.
     """
-
-    settings_class = HGRLSettings
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: HGRLSettings) -> int:
@@ -288,7 +285,7 @@ class GraphACLSettings(EmbedderSettings):
     momentum: float = 0.97
 
 
-class GraphACL(Embedder):
+class GraphACL(Embedder, settings=GraphACLSettings):
     r"""Asymmetric contrastive learning without augmentations (Xiao et al., 2023).
 
     With z of the encoder, t of the target (its moving average) and cosines divided by the temperature,
@@ -300,8 +297,6 @@ class GraphACL(Embedder):
     all neighbours, self-loops and all nodes w; on heterophilous ones a linear encoder, and a few drawn u and
     w.
     """
-
-    settings_class = GraphACLSettings
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
@@ -388,7 +383,7 @@ class MUSESettings(EmbedderSettings):
     gate_dropout: float = 0.4
 
 
-class MUSE(Embedder):
+class MUSE(Embedder, settings=MUSESettings):
     r"""Contrastive learning of a semantic and a contextual view, fused per node (Yuan et al., 2023).
 
     .. math:: f(X, A) = \mathrm{PReLU}(A \, \mathrm{ReLU}(A X W_1 + b_1) W_2 + b_2), \quad
@@ -404,8 +399,6 @@ class MUSE(Embedder):
     .. math:: \textstyle\sum_v \beta_v \cos(s_v, n_v) + \lambda_3 n \, |\tfrac1n \sum_v \beta_v - t|
         + \lambda_4 \lVert \beta \rVert_2, \quad \beta = \sigma(w^\top [W_3 S, W_4 N, d] + b)
     """
-
-    settings_class = MUSESettings
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: MUSESettings) -> int:

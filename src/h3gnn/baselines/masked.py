@@ -59,7 +59,7 @@ class GraphMAESettings(EmbedderSettings):
     attention_drop: float = 0.1
 
 
-class GraphMAE(Embedder):
+class GraphMAE(Embedder, settings=GraphMAESettings):
     r"""A masked graph autoencoder of the features (Hou et al., 2022).
 
     .. math:: \tilde x_v = t \text{ (or some } x_u) \text{ for masked } v, \quad H = f(\tilde X, A), \quad
@@ -69,8 +69,6 @@ class GraphMAE(Embedder):
     The token t is learned; :math:`M` sets masked rows to zero again ("re-mask"), so that a reconstruction
     depends on the neighbours alone. The linear decoder averages before it maps the masked nodes to features.
     """
-
-    settings_class = GraphMAESettings
 
     def build(self, graph: Graph) -> None:
         settings, features = self.settings, graph.num_features
@@ -167,7 +165,7 @@ class GraphMAE2Settings(GraphMAESettings):
     momentum: float = 0.996
 
 
-class GraphMAE2(GraphMAE):
+class GraphMAE2(GraphMAE, settings=GraphMAE2Settings):
     r"""GraphMAE with multi-view random re-masking and latent prediction (Hou et al., 2023).
 
     .. math:: \mathcal L = \textstyle\sum_{k=1}^K \tfrac1{|V_m|} \sum_{v \in V_m}
@@ -176,8 +174,6 @@ class GraphMAE2(GraphMAE):
     The moving averages :math:`\bar H = \bar f(X, A)` and :math:`\bar p` of the encoder and its projector see
     all features. Re-masked nodes enter the decoder as a second token; both tokens start at zero.
     """
-
-    settings_class = GraphMAE2Settings
 
     def build(self, graph: Graph) -> None:
         super().build(graph)
@@ -406,15 +402,13 @@ class MaskGAESettings(LinkSettings):
     degree_weight: float = 0.001
 
 
-class MaskGAE(LinkEmbedder):
+class MaskGAE(LinkEmbedder, settings=MaskGAESettings):
     r"""A masked graph autoencoder of edges or paths (Li et al., 2023).
 
     .. math:: \mathcal L = -\tfrac1{|E_m|} \textstyle\sum_{E_m} \log d(z_u \odot z_v)
         - \tfrac1{|E^-|} \sum_{E^-} \log(1 - d(z_u \odot z_v))
         + \alpha \tfrac1n \sum_v (g(z_v) - \deg_m(v))^2
     """
-
-    settings_class = MaskGAESettings
 
     def widths(self) -> list[int]:
         return [self.settings.hidden] * (self.settings.layers - 1) + [self.settings.width]
@@ -479,7 +473,7 @@ class BandanaSettings(LinkSettings):
     own_weights: bool = False
 
 
-class Bandana(LinkEmbedder):
+class Bandana(LinkEmbedder, settings=BandanaSettings):
     r"""A masked graph autoencoder with continuous edge bandwidths (Zhao et al., 2024).
 
     .. math:: b_{vu} = \mathrm{softmax}_{u \in N(v)}(\epsilon_{vu} / T), \quad \epsilon \sim \mathcal N(0, 1),
@@ -492,7 +486,6 @@ class Bandana(LinkEmbedder):
     fixed order.
     """
 
-    settings_class = BandanaSettings
     outputs = 2
 
     def build(self, graph: Graph) -> None:

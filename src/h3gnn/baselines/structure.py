@@ -193,7 +193,7 @@ class Struc2VecSettings(WalkSettings):
     stay: float = 0.3
 
 
-class Struc2Vec(WalkEmbedder):
+class Struc2Vec(WalkEmbedder, settings=Struc2VecSettings):
     r"""Skip-gram on walks between structurally similar nodes (Ribeiro et al., 2017).
 
     .. math:: p_k(u, v) \propto e^{-f_k(u, v)}, \quad
@@ -203,8 +203,6 @@ class Struc2Vec(WalkEmbedder):
     layer's mean. A walk steps within its layer with probability q, `stay`, and else goes a layer up or down:
     all such changes :math:`T_u` before a step add up to :math:`q\,(I - (1 - q)\, T_u)^{-1}`.
     """
-
-    settings_class = Struc2VecSettings
 
     @classmethod
     def bytes_for(cls, sizes: Sizes, settings: Any) -> int:
@@ -277,7 +275,7 @@ class WRGATSettings(ClassifierSettings):
     near_weight: float = 1.0
 
 
-class WRGAT(Classifier):
+class WRGAT(Classifier, settings=WRGATSettings):
     r"""Relational attention over edges and structural similarity (Suresh et al., 2021).
 
     .. math:: h'_v = W_0 h_v + b + \sum_r \frac{1}{|N_r(v)|} \sum_{u \in N_r(v)}
@@ -287,8 +285,6 @@ class WRGAT(Classifier):
     :math:`w^r_{uv} = e^{-f_r(u, v)} / \sum_x e^{-f_r(u, x)}` with the structural distance f of `structure`;
     the edges of the graph have one weight. ReLU and dropout are between the layers.
     """
-
-    settings_class = WRGATSettings
 
     @staticmethod
     def matrices(graph: Graph, settings: Any) -> dict[str, SparseMatrix]:

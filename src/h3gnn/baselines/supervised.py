@@ -191,6 +191,10 @@ class Classifier:
 
     settings_class: type[Any] = ClassifierSettings
 
+    def __init_subclass__(cls, settings: type[Any] | None = None) -> None:
+        super().__init_subclass__()
+        cls.settings_class = settings or cls.settings_class
+
     def __init__(self, ground: Ground, members: Sequence[Member], device: torch.device) -> None:
         self.ground, self.settings = ground, ground.settings
         self.in_channels = ground.features.shape[1]

@@ -225,7 +225,7 @@ class LINESettings(EmbedderSettings):
     batch: int = 1024
 
 
-class LINE(BatchEmbedder):
+class LINE(BatchEmbedder, settings=LINESettings):
     r"""Large-scale information network embedding (Tang et al., 2015).
 
     .. math:: \mathcal L_1 = -\textstyle\sum_{ij} w_{ij} \big(\log \sigma(u_i^\top u_j)
@@ -237,7 +237,6 @@ class LINE(BatchEmbedder):
     part has rows of length 1. Features are not used.
     """
 
-    settings_class = LINESettings
     uses_features = False
     falling = True
 
@@ -278,7 +277,7 @@ class Node2VecSettings(WalkSettings):
     away: float = 1.0
 
 
-class Node2Vec(WalkEmbedder):
+class Node2Vec(WalkEmbedder, settings=Node2VecSettings):
     r"""Skip-gram on biased random walks (Grover and Leskovec, 2016); features are not used.
 
     .. math:: P(x \mid t, v) \propto w_{vx} \cdot \begin{cases} 1/p & x = t \\ 1 & (t, x) \in E \\
@@ -286,8 +285,6 @@ class Node2Vec(WalkEmbedder):
 
     With p = q = 1 this is DeepWalk (Perozzi et al., 2014) with negative sampling.
     """
-
-    settings_class = Node2VecSettings
 
     def build(self, graph: Graph) -> None:
         matrix = edges_to_walk(graph, self.device, "node2vec")
@@ -316,7 +313,7 @@ class SageSettings(EmbedderSettings):
     negatives: int = 20
 
 
-class SageUnsupervised(Embedder):
+class SageUnsupervised(Embedder, settings=SageSettings):
     r"""GraphSAGE with the unsupervised random-walk loss (Hamilton et al., 2017).
 
     .. math:: h_v' = \big[W_1 h_v \,\|\, W_2\, \tfrac{1}{|N(v)|} \textstyle\sum_{u \in N(v)} h_u\big], \quad
@@ -326,7 +323,6 @@ class SageUnsupervised(Embedder):
     the embedding uses all of them.
     """
 
-    settings_class = SageSettings
     frequency: Tensor
 
     @classmethod

@@ -6,9 +6,9 @@ Logistic regressions are solved in batches, by Newton's method along a path of p
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -283,14 +283,17 @@ def gradient_candidates(
     scored = [torch.nonzero((val | test)[:, split]).flatten() for split in range(train.shape[1])]
     log_p: list[list[Tensor]] = [[] for _ in scored]  # of the scored nodes of each split
     settings: list[Setting] = []
-    layers = _Layers(rows, labels, train, grid, classes)
-    stops = [step for step in range(1, steps + 1) if step % every == 0 or step == steps]
-    with one_thread(len(labels)):
-        for before, step in pairwise([0, *stops]):
-            layers.train(step - before)
-            settings += [{"learning_rate": rate, "weight_decay": decay, "step": step} for rate, decay in grid]
-            for split, nodes in enumerate(scored):
-                log_p[split].append(layers.log_probabilities(split, nodes))
+    with one_thread(len(labels)), torch.no_grad():
+        rows = torch.nn.functional.pad(rows, (0, 1), value=1.0)  # a column for the bias
+        layers = _train_layers(rows, labels, train, grid, classes)
+        for step, weights in enumerate(islice(layers, steps), 1):
+            if step % every == 0 or step == steps:
+                settings += [
+                    {"learning_rate": rate, "weight_decay": decay, "step": step} for rate, decay in grid
+                ]
+                for split, nodes in enumerate(scored):
+                    own = torch.stack([weight[split] for weight in weights])
+                    log_p[split].append((rows[nodes] @ own).log_softmax(dim=-1))
     found = []
     for split, nodes in enumerate(scored):
         masks = val[nodes, split], test[nodes, split]
@@ -300,41 +303,27 @@ def gradient_candidates(
     return protocols.join_splits(found)
 
 
-class _Layers:
-    """One linear layer for each split and setting, trained together.
+def _train_layers(
+    rows: Tensor, labels: Tensor, train: Tensor, grid: list[tuple[float, float]], classes: int
+) -> Iterator[list[Tensor]]:
+    """Train a linear layer for each split and setting; yield each setting's weights after every step.
 
     The losses are summed over layers; Adam scales each weight separately, so the layers do not interact.
     """
-
-    def __init__(
-        self, rows: Tensor, labels: Tensor, train: Tensor, grid: list[tuple[float, float]], classes: int
-    ) -> None:
-        nodes = torch.nonzero(train.any(dim=1)).flatten()
-        self.rows = torch.nn.functional.pad(rows, (0, 1), value=1.0)  # a column for the bias
-        self.training, self.targets = self.rows[nodes], torch.nn.functional.one_hot(labels[nodes], classes)
-        self.share = (train[nodes] / train.sum(dim=0).clamp_min(1)).t().float()  # [splits, training nodes]
-        self.weights = [rows.new_zeros(train.shape[1], rows.shape[1] + 1, classes) for _ in grid]
-        groups = [
-            {"params": [weight.requires_grad_()], "lr": rate, "weight_decay": decay}
-            for (rate, decay), weight in zip(grid, self.weights, strict=True)
-        ]
-        self.adam = torch.optim.Adam(groups)
-
-    @torch.no_grad()
-    def train(self, steps: int) -> None:
-        """Make some steps of Adam on every layer."""
-        for _ in range(steps):
-            for weight in self.weights:
-                p = torch.einsum("nd,sdk->snk", self.training, weight).softmax(dim=-1)
-                slope = (p - self.targets) * self.share[:, :, None]
-                weight.grad = torch.einsum("nd,snk->sdk", self.training, slope)
-            self.adam.step()
-
-    @torch.no_grad()
-    def log_probabilities(self, split: int, nodes: Tensor) -> Tensor:
-        """Return log-probabilities `[settings, nodes, classes]` of some nodes."""
-        weights = torch.stack([weight[split] for weight in self.weights])
-        return (self.rows[nodes] @ weights).log_softmax(dim=-1)
+    nodes = torch.nonzero(train.any(dim=1)).flatten()
+    training, targets = rows[nodes], torch.nn.functional.one_hot(labels[nodes], classes)
+    share = (train[nodes] / train.sum(dim=0).clamp_min(1)).t().float()  # [splits, training nodes]
+    weights = [rows.new_zeros(train.shape[1], rows.shape[1], classes).requires_grad_() for _ in grid]
+    groups = zip(weights, grid, strict=True)
+    adam = torch.optim.Adam(
+        [{"params": [one], "lr": rate, "weight_decay": decay} for one, (rate, decay) in groups]
+    )
+    while True:
+        for weight in weights:
+            p = torch.einsum("nd,sdk->snk", training, weight).softmax(dim=-1)
+            weight.grad = torch.einsum("nd,snk->sdk", training, (p - targets) * share[:, :, None])
+        adam.step()
+        yield weights
 
 
 NEWTON_STEPS = 60  # at most, per penalty

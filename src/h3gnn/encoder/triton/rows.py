@@ -443,7 +443,7 @@ def _kept(kept, node, token, head, rows, count: tl.constexpr, heads: tl.constexp
     return tl.load(kept + at, mask=pair, other=0).to(tl.float32)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _read_head(  # type: ignore[no-untyped-def]
     qkv, bias, node, head, token, channel, rows, nodes,
     count: tl.constexpr, heads: tl.constexpr, width: tl.constexpr,
