@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from h3gnn.estimator import H3GNN
+from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.paths import MOST_HOPS, PathFeatures, Reduction, key_of
 from h3gnn.graphs.relational import NodeTable, Relation, RelationalGraph
@@ -181,3 +183,36 @@ def test_mini_batches_of_all_neighbours_embed_like_the_whole_graph() -> None:
     whole = small(epochs=0, precision="float32").fit(view)
     batches = small(epochs=0, precision="float32", batch_size=7, num_neighbors=-1).fit(view)
     np.testing.assert_allclose(batches.embedding_, whole.embedding_, rtol=1e-4, atol=1e-5)
+
+
+def friends(edges: np.ndarray[Any, Any], features: np.ndarray[Any, Any]) -> RelationalGraph:
+    people = NodeTable("person", np.arange(len(features)), features)
+    return RelationalGraph({"person": people}, (Relation("friend", "person", "person", edges),))
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_one_type_with_one_undirected_relation_is_a_graph(mixed: bool) -> None:
+    draw = np.random.default_rng(3)
+    features = draw.normal(size=(30, 4)).astype(np.float32)
+    features[:, 0] += np.where(np.arange(30) % 2, 4, -4)
+    ends = draw.integers(0, 15, (2, 60))
+    pairs = np.stack([2 * ends[0], 2 * ends[1] + mixed])  # those of links are unlike, or alike
+    edges = np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1)
+    view, plain = type_view(friends(edges, features), "person"), check_graph(features, edges)
+    assert view.provenance.sha256 == plain.provenance.sha256
+    assert (view.relations, view.path_columns, view.link_columns) == (None, None, None)
+    for settings in ({"n_models": 2}, {"batch_size": 7}, {"edge_weights": "computed", "hops": 3}):
+        one, other = (small(**settings).fit(graph) for graph in (view, plain))
+        assert one.token_names == other.token_names
+        np.testing.assert_array_equal(one.embedding_, other.embedding_)
+    again = type_view(friends(edges, features), "person", fitted=(friends(edges, features), view))
+    assert again.provenance.sha256 == view.provenance.sha256
+
+
+def test_a_directed_relation_has_paths_both_ways() -> None:
+    edges = np.array([[0, 0, 1, 2], [1, 2, 3, 3]])
+    features = np.eye(4, dtype=np.float32)
+    view = type_view(friends(edges, features), "person")
+    assert view.relation_names
+    assert view.path_columns is not None
+    assert len(view.path_columns.titles) > 2

@@ -81,6 +81,14 @@ class Relation:
         """Whether every source node has at most one link, as in a column of a table."""
         return bool(len(np.unique(self.ends[0])) == self.ends.shape[1])
 
+    @cached_property
+    def is_undirected(self) -> bool:
+        """Whether it links nodes of one type, each link in both directions."""
+        if self.source != self.target:
+            return False
+        there, back = (np.unique(ends, axis=1) for ends in (self.ends, self.ends[::-1]))
+        return bool(np.array_equal(there, back))
+
 
 class Step(NamedTuple):
     """A relation walked in one direction: `forward` from its source to its target."""
