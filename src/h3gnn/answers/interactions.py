@@ -250,6 +250,11 @@ class LinkRows:
     def unclear(self, problem: str, ends: Sequence[End] = ()) -> InputError:
         """Return an error that lists the ends to choose from."""
         listed = shortened([end.title if ends else end.type for end in ends or self.ends()], 12)
+        if not listed:
+            message = (
+                f"no row of {self.name!r} refers to another table: name a table whose rows link users and "
+            )
+            raise InputError(f"{message}items, such as ratings", code="ends-missing")
         message = f"who chooses what in {self.name!r}: {problem}; name users and items (--users, --items)"
         return InputError(f"{message} among {listed}", code="ends-ambiguous")
 

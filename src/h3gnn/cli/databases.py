@@ -223,16 +223,21 @@ def split_type(run: Path, words: Sequence[str], tables: Tables) -> tuple[Tables,
     from h3gnn.errors import GraphError
     from h3gnn.storage.models import is_database
 
-    if tables.type is not None or not is_about_tables(run, tables) or len(words) < 2:
+    if tables.type is not None or not is_about_tables(run, tables):
         return tables, list(words)
     if is_database(run):
         from h3gnn.database import Database
 
         known = Database.load(run)
+        if len(words) == 1:
+            if words[0] in known.types:
+                message = f"name rows of {words[0]}, too, by their keys or names"
+                raise InputError(message, code="rows-not-named")
+            return tables, list(words)
         try:
             known.named(words[0])
         except GraphError:
             if len(known.fitted) == 1:
                 return tables, list(words)
             raise
-    return replace(tables, type=words[0]), list(words[1:])
+    return (replace(tables, type=words[0]), list(words[1:])) if len(words) > 1 else (tables, list(words))

@@ -68,7 +68,8 @@ class Source:
         Text,
         argument(
             "A benchmark (see `h3gnn datasets`), `pyg:Class/Name`, `synthetic`, a file (.graphml, .gml, .pt, "
-            ".npz), or a folder of `h3gnn prepare`. Omit it with --edges.",
+            ".npz), or a folder of `h3gnn prepare`; for fit, inspect and compare also several linked tables "
+            "(their folder, workbook, database or URL). Omit it with --edges.",
             "GRAPH",
         ),
     ] = None
@@ -185,6 +186,10 @@ class Source:
             return with_splits(read_graph(self.edges, **tables, plan=plan, **reading))
         if self.graph is not None and (Path(self.graph) / "graph.json").is_file():
             return self._open_mapped(self.graph, in_files)
+        if self.names_tables:
+            message = f"{self.graph} is several linked tables, and a single graph is needed: fit the tables "
+            message += f"(`h3gnn fit {self.graph} --type TABLE --out models/`) or compare methods on them"
+            raise InputError(message, code="graph-is-tables")
         reading, chosen = self.reading(), {}
         task = reading.pop("task", "auto")
         if self.graph is not None and Path(self.graph).suffix.lower() in (".graphml", ".gml"):
