@@ -21,6 +21,7 @@ from h3gnn.report.findings import (
     RepresentationScores,
     RunLog,
     Scoreboard,
+    TypeFacts,
     member_representation,
 )
 from h3gnn.report.page import render_page
@@ -98,6 +99,30 @@ def made_up_committee(nodes: int, *, seed: int = 0) -> Findings:
         scores=replace(findings.scores, rows=(*rows, *added), best_members=carriers),
         run=replace(findings.run, columns=columns, members=members),
         edge_changes=(),
+    )
+
+
+def made_up_tables(nodes: int, *, seed: int = 0) -> Findings:
+    """Return findings of loans, described by paths to accounts, orders and clients, without classes."""
+    findings, random = made_up_findings(nodes, seed=seed), np.random.default_rng(seed)
+    paths = ("account", "order via account", "account > client via disposition")
+    tokens = (*TOKENS[:2], "same district", *paths)
+    facts = TypeFacts(
+        "loan",
+        ("loan", "loan", "loan", "account", "order", "client"),
+        (("same district", 3 * nodes),),
+        tuple(zip(paths, (5, 12, 7), strict=True)),
+        (("account > district", "inhabitants", "value"),),
+        ("district: the column name is left out",),
+    )
+    return replace(
+        findings,
+        categories=findings.categories[3:4],  # clusters
+        tokens=tokens,
+        attention=random.dirichlet([6, 5, 4, 3, 2, 1], size=nodes),
+        scores=None,
+        names=tuple(f"Loan no. {node}" for node in range(nodes)),
+        tables=facts,
     )
 
 

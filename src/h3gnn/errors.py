@@ -103,6 +103,11 @@ def shortened(names: Iterable[object], most: int = 8, separator: str = ", ") -> 
     return separator.join(shown[:most]) + f"{separator}…" * (len(shown) > most)
 
 
+def clipped(text: str, most: int = 80) -> str:
+    """Return a text with at most so many letters; a longer one ends with "…"."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def as_option(flag: str, value: str) -> str:
     """Return an option as it can be pasted into a shell: `--columns 'my zip=category'`."""
     return f"{flag} {shlex.quote(value)}"

@@ -13,9 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h3gnn import H3GNN, Graph
-from h3gnn.experiments.report_columns import MOST_VALUES, arrange_columns, read_columns
+from h3gnn.database import Database
+from h3gnn.experiments.report_columns import MOST_VALUES, arrange_columns, read_columns, table_columns
 from h3gnn.experiments.report_data import collect_findings, compare_run, graph_title
 from h3gnn.graphs.checks import check_graph
+from h3gnn.tables.opened import OpenedTables
+from h3gnn.tables.schema import Link, Schema, TableSchema
 from tests.known import known
 from tests.rejects import rejects
 
@@ -145,3 +148,68 @@ def test_the_title_describes_the_graph() -> None:
     assert named("edges.csv, accounts.parquet") == "accounts: 1,200 nodes, fraud or honest"
     assert named("texas (geom-gcn, npz)") == "texas: 1,200 nodes, fraud or honest"
     assert named("mixed_graph(nodes=1000, seed=0)") == "mixed graph: 1,200 nodes, fraud or honest"
+
+
+def bank() -> tuple[dict[str, pd.DataFrame], Schema]:
+    """Districts with names, accounts there, and loans of the accounts with days such as 930705."""
+    loans, accounts = np.arange(12), np.arange(6)
+    frames = {
+        "district": pd.DataFrame({"id": [1, 2], "name": ["Prague", "Brno"], "people": [1200, 300]}),
+        "account": pd.DataFrame({"id": accounts, "district": 1 + accounts % 2, "size": accounts * 1.5}),
+        "loan": pd.DataFrame(
+            {
+                "id": 100 + loans,
+                "account": loans % 6,
+                "amount": [f"{one}.5" for one in loans],
+                "date": [930705 + one for one in loans],
+                "note": ["x" * 200] * 6 + [None] * 6,
+                "price": loans,
+            }
+        ),
+    }
+    links = {"account": (Link(("district",), "district"),), "loan": (Link(("account",), "account"),)}
+    return frames, Schema({one: TableSchema(one, ("id",), links.get(one, ())) for one in frames})
+
+
+def test_rows_of_a_table_have_its_columns_and_the_names_of_linked_rows() -> None:
+    frames, schema = bank()
+    source = OpenedTables.open(frames)
+    own = table_columns(source, schema, "account", np.array([3, 99, 0]))
+    (district,) = own.categories
+    assert [district.names[at] if at >= 0 else None for at in district.values] == ["Brno", None, "Prague"]
+    np.testing.assert_array_equal(own.measures[0].values, [4.5, np.nan, 0])
+    own = table_columns(source, schema, "loan", np.array(["101", "111"], dtype=object), "price")
+    assert {one.title: one.values.tolist() for one in own.measures} == {"amount": [1.5, 11.5]}
+    assert {one.title: one.names for one in own.categories}["date"] == ("1993-07-06", "1993-07-16")
+    assert max(len(name) for one in own.categories for name in one.names) == 80
+    assert table_columns(source, schema, "someone", np.array([1])).measures == ()
+
+
+def test_tokens_end_at_types_and_their_attention_is_complete() -> None:
+    frames, schema = bank()
+    database = Database(frames, schema=schema, model=H3GNN.from_settings(QUICK))
+    found = collect_findings(database.model("account"), names=database.rows("account").names)
+    tables, attention = found.tables, found.attention
+    assert tables is not None
+    assert attention is not None
+    assert tables.type == "account"
+    assert dict(zip(found.tokens, tables.ends, strict=True)) == {
+        "own features, linear": "account",
+        "own features, MLP": "account",
+        "same district": "account",
+        "district": "district",
+        "loan": "loan",
+        "district > account": "account",
+        "district > account > loan": "loan",
+    }
+    assert tables.relations == (("same district", 12),)  # two districts of three accounts, in both directions
+    np.testing.assert_allclose(attention.sum(axis=1), 1, atol=1e-5)
+    assert {one.key for one in found.measures} >= {"attention", "attention_path1"}
+
+
+def test_without_links_there_is_no_attention_to_neighbours() -> None:
+    rows = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    alone = check_graph(rows, np.zeros((2, 0), dtype=np.int64))
+    found = collect_findings(H3GNN.from_settings(QUICK).fit(alone))
+    assert found.attention is None
+    assert not any(one.key.startswith("attention") for one in found.measures)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.pages import made_up_committee, made_up_findings, made_up_maps, made_up_page
+from benchmarks.pages import made_up_committee, made_up_findings, made_up_maps, made_up_page, made_up_tables
 from h3gnn.report.findings import RAW, TRAINED, Findings, Floats, OtherRun
 from h3gnn.report.page import (
     COARSE,
@@ -125,6 +125,20 @@ def test_members_have_colours_and_notes() -> None:
     places = colour_indices([f"member {i}" for i in range(9)])
     assert [places[f"member {i}"] for i in range(9)] == [2, 3, 4, 5, 6, 8, 9, 10, 11]
     assert places["H3GNN: member 3"] == places["member 3"]
+
+
+def test_tables_have_types_paths_and_names() -> None:
+    findings = made_up_tables(20)
+    assert findings.attention is not None
+    data, content = packed(findings)
+    assert data["tables"]["ends"] == ["loan", "loan", "loan", "account", "order", "client"]
+    assert data["tables"]["relations"] == [["same district", 60]]
+    assert [columns for _, columns in data["tables"]["paths"]] == [5, 12, 7]
+    assert data["tokens"][3:] == [path for path, _ in data["tables"]["paths"]]
+    assert data["names"][7] == "Loan no. 7"
+    stored = data["attention"]
+    shares = stored["low"] + stored["step"] * array(stored, content).reshape(20, 6)
+    np.testing.assert_allclose(shares, findings.attention, atol=1e-4)
 
 
 def test_the_documentation_matches_the_measurements() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks.browser import chromium, look, missing, open_page
-from benchmarks.pages import made_up_committee, made_up_findings, made_up_maps, made_up_page
+from benchmarks.pages import made_up_committee, made_up_findings, made_up_maps, made_up_page, made_up_tables
 from h3gnn.report.findings import Category, Findings, Measure, OtherRun
 from h3gnn.report.page import render_page
 
@@ -430,3 +430,37 @@ def test_a_rare_class_leads_and_its_curve_is_drawn(own_page: Any) -> None:
     assert "What differs in other run: b" in titles(own_page, "#scores")
     assert "epochs\t50\t20" in text(own_page, "#scores")
     assert "the graph: 90 nodes" in text(own_page, "#scores")
+
+
+BARS = """return [...document.querySelectorAll(".paths .stack")].map((one) => [
+    one.previousSibling.innerText, one.nextSibling.innerText, one.firstChild.style.background,
+    one.firstChild.getBoundingClientRect().width / one.getBoundingClientRect().width])"""
+CLIPPED = """return [...document.querySelectorAll("main *")].filter((one) => one.clientWidth
+    && getComputedStyle(one).overflowX === "hidden" && one.scrollWidth > one.clientWidth + 1
+    && !one.classList.contains("unseen")).map((one) => one.outerHTML)"""
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])
+def test_attention_by_path_has_the_colours_of_types(
+    browser: Any, tmp_path: Path, width: int, dark: bool
+) -> None:
+    findings = made_up_tables(60)
+    assert findings.attention is not None
+    (tmp_path / "page.html").write_text(render_page(findings, made_up_maps(findings)))
+    show(browser, tmp_path / "page.html", width=width, dark=dark)
+    found = browser.execute_script(BARS)
+    mean = findings.attention.mean(axis=0)
+    order = np.argsort(-mean)
+    assert [one[0] for one in found] == [findings.tokens[at] for at in order]
+    assert [one[1] for one in found] == [f"{100 * mean[at]:.1f} %" for at in order]
+    np.testing.assert_allclose([one[3] for one in found], mean[order] / mean.max(), atol=0.02)
+    colour = {name: paint for name, _, paint, _ in found}
+    own, *others = (colour[findings.tokens[at]] for at in (2, 3, 4, 5))
+    assert own == colour["own features, linear"] == colour["own features, MLP"]
+    assert len({own, *others}) == 4
+    assert browser.execute_script(CLIPPED) == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert "Links among rows of loan" in titles(browser, "#tables")
+    pointer(browser, ("move", *position(browser, 5)))
+    assert text(browser, "#tip strong") == "Loan no. 5 · node-5"
+    no_errors(browser)

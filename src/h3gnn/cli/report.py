@@ -15,6 +15,7 @@ from h3gnn.errors import InputError, check_choice
 if TYPE_CHECKING:
     from h3gnn.cli.databases import FoundRun
     from h3gnn.estimator import H3GNN
+    from h3gnn.experiments.report_columns import OwnColumns
     from h3gnn.report.findings import Category, Measure
 
 SCORING = 0.7
@@ -69,7 +70,11 @@ def report(
     other = None
     if with_ is not None:
         other = with_.name or with_.resolve().name, _load_run(with_, device, map_, unfinished)
-    own = None if columns is None else read_columns(columns, model.graph_.node_ids, id_column)
+    own = (
+        _own_columns(found, model)
+        if columns is None
+        else read_columns(columns, model.graph_.node_ids, id_column)
+    )
     for note in () if own is None else own.notes:
         say(f"note: {note}")
     with stages() as stage:
@@ -114,6 +119,21 @@ def _find(run: Path, type_: str | None, device: str) -> FoundRun:
         inside = {one.folder: one.title for one in read_stored(home).fitted}
         run, type_ = (home, inside[run.name]) if run.name in inside else (run, None)
     return find_run(run, Tables(type=type_), device)
+
+
+def _own_columns(found: FoundRun, model: H3GNN) -> OwnColumns | None:
+    """Return the columns of a table among several, where it can still be read as it was."""
+    from h3gnn.experiments.report_columns import table_columns
+
+    if found.database is None:
+        return None
+    try:
+        source = found.database.source
+    except InputError as error:
+        say(f"note: the page does not show the columns of {found.node_type}: {error}")
+        return None
+    graph = model.graph_
+    return table_columns(source, found.database.schema, found.node_type, graph.node_ids, graph.target_name)
 
 
 def _load_run(run: Path, device: str, map_: str, unfinished: bool) -> H3GNN:

@@ -11,13 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from h3gnn.errors import InputError
+from h3gnn.errors import InputError, clipped
 from h3gnn.graphs.ids import NodeIndex, check_ids, quoted
 from h3gnn.report.findings import Category, Measure
-from h3gnn.tables.infer import Cells, are_codes
+from h3gnn.tables.infer import Cells, are_codes, infer_type
+from h3gnn.tables.names import name_columns, row_keys, row_names
 from h3gnn.tables.notations import find_notation
 from h3gnn.tables.reader import LoadedTable, open_table
 from h3gnn.tables.roles import INDEX_NAMES
+from h3gnn.tables.schema import Profile, Schema
+from h3gnn.tables.sources import Source
 
 MOST_COLUMNS = 10_000
 MOST_VALUES = 16
@@ -66,6 +69,41 @@ def read_columns(path: Path, ids: npt.NDArray[Any], id_column: str | None = None
     others = [at for at, name in enumerate(table.names) if at != key and name.lower() not in INDEX_NAMES]
     frame = _decode(loaded.frame(others))
     return arrange_columns(frame.reindex(np.where(rows < 0, len(found), rows)), notes)
+
+
+def table_columns(
+    source: Source, schema: Schema, node_type: str, ids: npt.NDArray[Any], without: str | None = None
+) -> OwnColumns:
+    """Describe the rows of one of several tables by its columns; keys of others become names.
+
+    Without a key there are no columns; the column `without` is left out.
+    """
+    table = schema.tables.get(node_type)
+    if table is None or not table.key:
+        return OwnColumns()
+    frame = source.frame(node_type).reset_index(drop=True)
+    profile, columns = Profile(node_type, frame), [*map(str, frame.columns)]
+    linked = {one.columns[0]: one.to for one in table.links if len(one.columns) == 1}
+    known = {without, *table.key, *name_columns(node_type, [one for one in columns if one not in table.key])}
+    shown: dict[str, Any] = {}
+    for name in columns:
+        if name in linked:
+            names = row_names(source, schema, linked[name])
+            shown[name] = profile.texts(name).map(lambda one, names=names: names.get(one, one))
+        elif name not in known:
+            shown[name] = _values(name, Cells(frame[name]))
+    place = {key: at for at, key in enumerate(row_keys(profile, table.key))}
+    rows = [place.get(str(one), len(frame)) for one in ids]
+    return arrange_columns(pd.DataFrame(shown, index=frame.index).reindex(rows))
+
+
+def _values(name: str, cells: Cells) -> Any:
+    """Return the numbers or dates of a column as such, and other cells as texts."""
+    found = infer_type(name, cells)
+    if found.kind in ("number", "date") and not found.doubt:
+        values = cells.decode(found.kind, found.form)[0]
+        return values if found.kind == "number" else pd.to_datetime(values, unit="D")
+    return pd.Series(cells.texts, dtype=object).map(clipped, na_action="ignore")
 
 
 def arrange_columns(table: pd.DataFrame, notes: list[str] | None = None) -> OwnColumns:

@@ -104,20 +104,21 @@ def collect_findings(
         compared, embeddings[f"other run: {other[0]}"] = compare_run(model, graph, other[1], other[0])
     spaced = np.linspace(0, graph.num_nodes - 1, min(graph.num_nodes, most_nodes)).astype(np.int64)
     kept = np.unique(node_order(graph)[spaced])
-    attention = token_attention(model)
+    tables = type_facts(model)
+    # without links, every token is made of a node's own features
+    attention = token_attention(model) if graph.num_edges or (tables and tables.paths) else None
     measures = node_measures(model, graph, attention)
     watch("principal directions", 0.0)
     reduced, members = scoring.reduce_all(embeddings), scoring.reduce_all(member_columns(model))
     scores, categories = _score(reduced, members, graph, measures, watch)
     categories = (*categories, *own.categories)
-    measures = (*measures, *own.measures, *_features(model, graph))
+    measures = (*measures, *own.measures, *(() if tables and columns else _features(model, graph)))
     watch("neighbours", 1.0)
     count = NEAREST if len(kept) <= MANY_NODES else FEWER_NEAREST
     nearest, similarity = nearest_to_all(reduced[TRAINED][kept], count)
     weights, changes = model_edges(model, graph, kept)
     figures = {"nodes": graph.num_nodes, "edges": graph.num_edges, "features": graph.num_features}
     figures |= {"classes": graph.num_classes} if graph.num_classes else {}
-    tables = type_facts(model)
     figures |= (
         {} if tables is None else {"joined columns": len(joined_columns(graph)), "paths": len(tables.paths)}
     )

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from h3gnn.errors import GraphError, as_option
+from h3gnn.errors import GraphError, as_option, clipped
 from h3gnn.graphs.ids import is_missing
 from h3gnn.resources import check_memory
 from h3gnn.tables import notations
@@ -521,7 +521,7 @@ def _infer_mostly(name: str, cells: Cells) -> InferredType | None:
 def _infer_words(name: str, cells: Cells, *, categorical: bool = False) -> InferredType:
     known, distinct = cells.known, len(cells.distinct)
     if distinct == 1 and len(known) == len(cells) > 1:
-        return InferredType("constant", f"it is {known[0]!r} everywhere")
+        return InferredType("constant", f"it is {clipped(known[0])!r} everywhere")
     if not categorical:
         words = sum(len(one.split()) for one in known) / len(known)
         letters = sum(len(one) for one in known) / len(known)

@@ -128,9 +128,14 @@ def row_names(source: Source, schema: Schema, node_type: str) -> dict[str, str]:
     if not table.key or not named:
         return {}
     profile = Profile(node_type, source.frame(node_type).reset_index(drop=True))
-    parts = [profile.texts(one) for one in table.key]
-    keys = _joined(parts if len(parts) == 1 else [one.str.replace("/", "%2F") for one in parts], "/")
-    return _without_empty(dict(zip(keys, _joined([profile.texts(one) for one in named], " "), strict=True)))
+    names = _joined([profile.texts(one) for one in named], " ")
+    return _without_empty(dict(zip(row_keys(profile, table.key), names, strict=True)))
+
+
+def row_keys(profile: Profile, key: Sequence[str]) -> list[str]:
+    """Return the id of each row of a table as text."""
+    parts = [profile.texts(one) for one in key]
+    return _joined(parts if len(parts) == 1 else [one.str.replace("/", "%2F") for one in parts], "/")
 
 
 def _value_names(source: Source, schema: Schema, node_type: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-// One node: what is known about it, its nearest nodes, and whom it hears in the graph.
+// One node: what is known about it, its nearest nodes, and its neighbours in the graph.
 
 const MOST_LISTED = 24;
 
@@ -20,7 +20,7 @@ function attributesOf(data, node) {
   return pairs;
 }
 
-/** Whom a node hears: source, learned weight and its change from the start, the weakest change last. */
+/** Neighbours of a node: learned weight and its change from the start, the weakest change last. */
 function neighborsOf(data, node) {
   if (!data.neighbors) return [];
   const found = [];
@@ -60,12 +60,12 @@ function showNode(panel, data, node, go, swatch) {
 
 function hints(data) {
   const ways = [
-    "Click a node, or find it by id, to see whom it resembles and whom it hears.",
+    "Click a node, or find it by id, to see its neighbours and the nodes most similar to it.",
     "Drag to move, scroll or pinch to zoom. With the lasso, drag around nodes to select them.",
     "With the keyboard: Tab to a map, arrows to move, + and − to zoom, Enter for the node at the centre.",
     "Click a name in the legend to see its nodes alone.",
   ];
-  if (data.attention) ways.push("Colour by attention to see which nodes live by their own features and which by their neighbours.");
+  if (data.attention) ways.push(`Colour by attention to see which nodes depend on their own features and which on ${othersOf(data)}.`);
   return [make("h3", { text: "No node chosen" }), make("ul", { class: "hints" }, ...ways.map((text) => make("li", { text })))];
 }
 
@@ -87,7 +87,7 @@ function attentionOf(data, node) {
     key.append(make("li", {}, mark, make("span", { text: name }), make("span", { class: "value", text: percent(shares[t]) })));
   });
   if (tokens > MOST_TOKENS) key.append(make("li", { class: "quiet", text: `and ${tokens - MOST_TOKENS} others` }));
-  return make("div", {}, make("h4", { text: "Listens to" }), bar, key);
+  return make("div", {}, make("h4", { text: "Attention" }), bar, key);
 }
 
 const TOKEN_COLOURS = [0, 5, 1, 4, 3, 2, 6, 7], MOST_TOKENS = 10;
@@ -97,8 +97,8 @@ const tokenColour = ({ ends }, t) => categoryColour(ends ? ends.of[t] : TOKEN_CO
 
 function neighborList(data, node, neighbors, go, swatch) {
   const total = data.neighbors.total[node], learned = data.edgeChanges.length, down = neighbors.filter((one) => one.change < 0).length;
-  const box = make("div", {}, make("h4", { text: "Hears in the graph" }));
-  if (!neighbors.length) { box.append(make("p", { class: "quiet", text: total ? "None of its neighbours is on this page." : "Nobody: it has no neighbours." })); return box; }
+  const box = make("div", {}, make("h4", { text: "Neighbours in the graph" }));
+  if (!neighbors.length) { box.append(make("p", { class: "quiet", text: total ? "None of its neighbours is on this page." : "It has no neighbours." })); return box; }
   const told = total > neighbors.length ? `${count(neighbors.length)} of ${count(total)} neighbours are on this page; ` : `${count(total)} ${total === 1 ? "neighbour" : "neighbours"}; `;
   box.append(make("p", { class: "quiet", text: `${told}${learned ? `${count(down)} turned down in training. On the map: solid lines turned up, dashed lines turned down` : "their weights are fixed"}; rings mark the nearest in the embedding.` }));
   const shown = neighbors.length > MOST_LISTED ? [...neighbors.slice(0, MOST_LISTED / 2), ...neighbors.slice(-MOST_LISTED / 2)] : neighbors;

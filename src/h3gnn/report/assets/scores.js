@@ -125,7 +125,7 @@ function attentionByGroup(data, groups) {
   }
   const there = groups.names.map((_, g) => g).filter((g) => sizes[g]);
   const series = kinds.map((name, k) => ({ name, colour: ends ? categoryColour(k) : tokenColour(data, k), values: there.map((g) => sums[k][g] / sizes[g]) }));
-  return stackChart(`Who listens to what, by ${groups.title}`, there.map((g) => ({ name: groups.names[g] })), series,
+  return stackChart(`Attention, by ${groups.title}`, there.map((g) => ({ name: groups.names[g] })), series,
     ends ? "Mean share of the attention, by the type of node at the end of each path." : "Mean share of the attention that each token gets: a node's own features, and its neighbourhood hop by hop.");
 }
 
@@ -133,17 +133,15 @@ function attentionByGroup(data, groups) {
 function attentionByPath(data) {
   const tokens = data.tokens.length, shares = new Float64Array(tokens), rows = make("div", { class: "stacks paths" });
   data.attention.forEach((share, at) => { shares[at % tokens] += share / data.nodes; });
-  const most = 1.25 * Math.max(...shares);
+  const most = Math.max(...shares);
   for (const t of [...shares.keys()].sort((a, b) => shares[b] - shares[a])) {
-    const bar = make("span"), rest = make("span", { text: percent(shares[t]) });
-    bar.style.flexGrow = shares[t];
+    const bar = make("span");
+    bar.style.flexBasis = percent(shares[t] / most).replace(" ", "");
     bar.style.background = tokenColour(data, t);
-    rest.style.flexGrow = most - shares[t];
-    rest.style.textAlign = "left";
-    rows.append(make("span", { class: "stack-name", text: data.tokens[t] }), make("div", { class: "stack" }, bar, rest));
+    rows.append(make("span", { class: "stack-name", text: data.tokens[t] }), make("div", { class: "stack" }, bar), make("span", { class: "value", text: percent(shares[t]) }));
   }
   const key = keyOf(data.ends.types.map((name, k) => ({ name, colour: categoryColour(k) })));
-  return wide(card("Attention by path", "Mean over all rows. Colours: the type of node at the end of the path.", key, rows));
+  return card("Attention by path", "Mean over all rows. Colours: the type of node at the end of the path.", key, rows);
 }
 
 /** What describes a row besides its own columns, and what was left out. */
@@ -178,7 +176,7 @@ function attentionByMeasure(data, measure) {
   const there = names.map((_, i) => i).filter((i) => found[i].length);
   const quarters = (values) => { values.sort((a, b) => a - b); return [0.25, 0.5, 0.75].map((share) => values[Math.round(share * (values.length - 1))]); };
   return there.length < 2 ? "" : spreadChart(`Attention to ${othersOf(data)}, by ${measure.title}`, there.map((i) => ({ name: names[i], sub: count(found[i].length) })), there.map((i) => quarters(found[i])),
-    { colour: categoryColour(1), even: (data.tokens.length - 2) / data.tokens.length, note: "All hops together: median and middle half; number of nodes below. Above the dashed line, neighbours get more than an even share." });
+    { colour: categoryColour(1), even: (data.tokens.length - 2) / data.tokens.length, note: `All ${data.ends ? "paths" : "hops"} together: median and middle half; number of nodes below. Above the dashed line, ${othersOf(data)} get more than an even share.` });
 }
 
 function edgeCard(data) {
