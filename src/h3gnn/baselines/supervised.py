@@ -314,23 +314,19 @@ def best_predictions(found: Sequence[Predictions], graph: Graph) -> list[int]:
 
     Ties are broken by the cross-entropy there. Numbers are ranked by the squared error.
     """
+    known = graph.labels if graph.targets is None else graph.targets
+    assert known is not None
     assert graph.val_mask is not None
-    best = []
-    if graph.targets is not None:
-        masks = graph.val_mask.t() & ~graph.targets.isnan()
-        for split, own in enumerate(masks):
-            loss = [float((one.scores[split][own, 0] - graph.targets[own]).square().sum()) for one in found]
-            best.append(loss.index(min(loss)))
-        return best
-    assert graph.labels is not None
-    for split in range(graph.num_splits):
-        own = graph.val_mask[:, split] & (graph.labels >= 0)
-        ranks = []
-        for position, one in enumerate(found):
-            scores, wanted = one.scores[split][own], graph.labels[own]
+    masks, best = graph.val_mask.t() & torch.from_numpy(graph.labelled), []
+    for split, own in enumerate(masks):
+        ranks, wanted = list[tuple[float, ...]](), known[own]
+        for scores in (one.scores[split][own] for one in found):
+            if graph.targets is not None:
+                ranks.append((float((scores[:, 0] - wanted).square().sum()),))
+                continue
             accuracy = float((scores.argmax(dim=-1) == wanted).float().mean())
-            ranks.append((-accuracy, -float(scores.gather(1, wanted[:, None]).mean()), position))
-        best.append(min(ranks)[-1])
+            ranks.append((-accuracy, -float(scores.gather(1, wanted[:, None]).mean())))
+        best.append(ranks.index(min(ranks)))
     return best
 
 

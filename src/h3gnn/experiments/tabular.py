@@ -25,7 +25,7 @@ from h3gnn.answers.learning import NodeInputs
 from h3gnn.answers.prediction import NodePredictor, check_labels
 from h3gnn.baselines import Progress
 from h3gnn.baselines.classics import raw_features
-from h3gnn.baselines.supervised import Predictions, best_predictions, joint_progress
+from h3gnn.baselines.supervised import Predictions, best_predictions
 from h3gnn.baselines.typed import FLOOR, TypedNetwork, TypedSystem
 from h3gnn.evaluation.decisions import Rule
 from h3gnn.evaluation.heads import Basis, Floats, Head, LinearHead, Pool, Rows, Target, TreeHead
@@ -69,22 +69,13 @@ def predict_splits(
     masks = graph.train_mask.t().numpy()
     targets = [Target(np.where(mask, known.numpy(), unknown), graph.num_classes) for mask in masks]
     work = [(point, target) for point in grid for target in targets]
-    parts = joint_progress(watch, [1] * len(work))
-
-    def run(job: tuple[tuple[dict[str, Any], Target], Progress]) -> Floats:
-        (point, target), done = job
-        found = _learn(learn, target, point)
-        done(1.0)
-        return found
-
-    found = [run(job) for job in zip(work, parts, strict=True)]  # see `TreeHead.held_out`
-    splits = len(targets)
-    tried = [
-        Predictions(
-            torch.from_numpy(np.stack(found[at * splits : (at + 1) * splits])).float(), [point] * splits
-        )
-        for at, point in enumerate(grid)
-    ]
+    found = list[Floats]()
+    for point, target in work:  # in one thread: see `TreeHead.held_out`
+        found.append(_learn(learn, target, point))
+        watch(len(found) / len(work))
+    shape = len(grid), len(targets), *found[0].shape
+    scores = torch.from_numpy(np.stack(found)).float().view(shape)
+    tried = [Predictions(own, [point] * len(targets)) for point, own in zip(grid, scores, strict=True)]
     best = best_predictions(tried, graph)
     scores = torch.stack([tried[at].scores[split] for split, at in enumerate(best)])
     return Predictions(scores, [tried[at].chosen[split] for split, at in enumerate(best)])
