@@ -28,7 +28,7 @@ from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from h3gnn.evaluation.clustering import lloyd_clusters, silhouettes
+from h3gnn.evaluation.clustering import lloyd_clusters, project_to_plane, silhouettes
 from h3gnn.evaluation.probe import (
     L2_GRID,
     Regressions,
@@ -37,7 +37,6 @@ from h3gnn.evaluation.probe import (
     project_onto,
     standardise,
 )
-from h3gnn.evaluation.projection import project_to_plane
 
 SEEDS = range(3)
 CLUSTERED = [(183, 12288, 5), (2708, 512, 7), (2708, 6144, 7), (7600, 512, 5), (19717, 512, 3)]

@@ -23,7 +23,7 @@ from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.embedder import train
 from h3gnn.baselines.registry import systems
 from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.projection import project_to_plane
+from h3gnn.evaluation.clustering import project_to_plane
 from h3gnn.evaluation.protocols import PROTOCOLS, VALIDATION
 from h3gnn.evaluation.results import Result
 from h3gnn.experiments import workers

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from h3gnn.evaluation.projection import project_to_plane
+from h3gnn.evaluation.clustering import project_to_plane
 from tests.rejects import rejects
 
 

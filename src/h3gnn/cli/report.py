@@ -137,7 +137,7 @@ def _own_columns(found: FoundRun, model: H3GNN) -> OwnColumns | None:
 
 
 def _load_run(run: Path, device: str, map_: str, unfinished: bool) -> H3GNN:
-    from h3gnn.evaluation.projection import check_map
+    from h3gnn.evaluation.clustering import check_map
 
     check_map(map_, "--map")
     return options.open_run(run, device, unfinished=unfinished)
@@ -179,7 +179,7 @@ def _draw(model: H3GNN, kind: str, out: Path, colour: str | None, method: str, s
     from h3gnn.report import figures
 
     if kind == "map":
-        from h3gnn.evaluation.projection import project_to_plane
+        from h3gnn.evaluation.clustering import project_to_plane
 
         chosen = _colour(model, colour)
         shown = {"raw features": collect.raw_features(model.graph_), "H3GNN": model.embedding_}

@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from h3gnn.evaluation.clustering import LANDMARKS, MAPS, project_to_plane
 from h3gnn.evaluation.metrics import PREDICTION_TITLES, TITLES
 from h3gnn.evaluation.probe import standardise
-from h3gnn.evaluation.projection import LANDMARKS, MAPS, project_to_plane
 from h3gnn.report.findings import (
     MEMBER_NOTES,
     RAW,
