@@ -34,6 +34,8 @@ MOST_RELATIONS = 3
 """Relations between the nodes of a type that the encoder has tokens for."""
 NEIGHBOURS = 20
 """Links of a node to others that share a node with it, for each relation."""
+LEAST_ALIKE = 0.25
+"""Share of the best relation's similarity of features that another needs to be used."""
 PAIRS = 20_000
 """Links from which the similarity of a relation is estimated."""
 LABEL_TIMES = ("row", "now")
@@ -128,7 +130,7 @@ def type_view(
     built = build_graph(own, edges, nodes=table.nodes, source=f"{graph.source}: {name}", **known)
     repairs = [*graph.repairs, *joined.repairs]
     if left:
-        message = f"links among {name} by {', '.join(left)} are not used: the ends of others are more alike"
+        message = f"links among {name} by {', '.join(left)} are not used: their ends are less alike"
         repairs.append(Repair("relations-left-out", message, len(left)))
     repairs += notes
     if label is not None and table.masks is not None:
@@ -305,14 +307,13 @@ def _sharing(matrix: sp.csr_array) -> Integers:
 
 
 def _most_alike(features: PathFeatures, found: Sequence[NodeLinks]) -> tuple[list[NodeLinks], list[str]]:
-    """Return the relations whose ends are most alike, and the titles of those beyond `MOST_RELATIONS`."""
-    if len(found) <= MOST_RELATIONS:
-        return list(found), []
-    chosen = range(MOST_RELATIONS)
-    rows = features.features(features.name)
-    if rows.shape[1] > 1 and features.graph.type(features.name).features.shape[1]:
+    """Return the relations whose ends are most alike, and the titles of the others, which paths describe."""
+    rows, chosen = features.features(features.name), [*range(len(found))][:MOST_RELATIONS]
+    if found and rows.shape[1] > 1 and features.graph.type(features.name).features.shape[1]:
         alike = np.array([similarity(rows, one.ends) for one in found])
-        chosen = np.sort(np.argsort(-alike, kind="stable")[:MOST_RELATIONS]).tolist()
+        best, *others = np.argsort(-alike, kind="stable").tolist()
+        good = [best, *(at for at in others if alike[at] >= LEAST_ALIKE * abs(alike[best]))]
+        chosen = sorted(good[:MOST_RELATIONS])
     return [found[at] for at in chosen], [one.title for at, one in enumerate(found) if at not in chosen]
 
 
