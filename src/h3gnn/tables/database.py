@@ -60,7 +60,8 @@ def read_database(
     """Return the relational graph of several linked tables.
 
     Every table is a node type, and every link a relation; the values of `nodes` columns are types as well. A
-    row without a time of its own has the latest time of the rows that it references.
+    row without a time of its own has the latest time of the rows that it references. The order of the tables
+    changes nothing.
 
     Args:
         source: a folder, workbook, database, URL, schema file, or data frames by name.
@@ -87,7 +88,8 @@ class _Reader:
     def __init__(
         self, source: Source, schema: Schema, kinds: dict[str, str], plans: Mapping[str, TablePlan]
     ) -> None:
-        self.source, self.schema, self.plans = source, schema, plans
+        self.source, self.plans = source, plans
+        self.schema = replace(schema, tables=dict(sorted(schema.tables.items())))
         self.label: Column | None = None
         self.kinds: dict[str, dict[str, str]] = {
             name: dict(one.columns) for name, one in schema.tables.items()
