@@ -17,7 +17,7 @@ from h3gnn.evaluation.decisions import (
     best_threshold,
     learn_cuts,
 )
-from h3gnn.evaluation.heads import Basis, LinearHead, Pool, Target
+from h3gnn.evaluation.heads import PENALTIES, Basis, LinearHead, Pool, Rows, Target
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from tests.rejects import rejects
@@ -160,6 +160,19 @@ def test_columns_of_a_table_have_one_scale_each() -> None:
     ]
     first, second = (one.held_out([np.arange(40)], [np.arange(40, 80)])[0] for one in fits)
     np.testing.assert_allclose(first, second, atol=1e-3)
+
+
+def test_a_factor_divides_the_penalty_of_a_column_by_its_square() -> None:
+    rows, _ = two_groups(60)
+    numbers = rows @ np.arange(rows.shape[1]) + np.random.default_rng(4).normal(size=60)
+    factors = np.where(np.arange(rows.shape[1]) < 2, 1.0, 0.1)
+    basis = Basis(rows, np.arange(60), standardize=True, factors=factors)
+    head = LinearHead(basis, Target(numbers, 0), "", of_columns=True)
+    scaled = (rows - rows.mean(axis=0)) / rows.std(axis=0)
+    penalty = 60 * PENALTIES[4] * np.diag(1 / factors**2)
+    weights = np.linalg.solve(scaled.T @ scaled + penalty, scaled.T @ (numbers - numbers.mean()))
+    found = head.fit(4)(Rows(rows, rows, np.arange(60)))[:, 0]
+    np.testing.assert_allclose(found, scaled @ weights + numbers.mean(), rtol=1e-3)
 
 
 def test_numbers_are_predicted_with_intervals_that_cover() -> None:

@@ -42,6 +42,8 @@ MIN_LABELLED = 4
 """Labelled nodes that a class needs, to be in the fit and in both kinds of fold."""
 FEW_LABELS = 1_000
 """With more labelled nodes, boosting takes the place of a forest on own and link columns."""
+DAMPING = 0.03
+"""Factor of link columns, which are many, beside own columns in one of the linear models."""
 NEGLIGIBLE = 1e-3
 """Weight in the pool below which a head is not fitted."""
 BLOCK = 16_384
@@ -116,8 +118,8 @@ def candidates(inputs: NodeInputs, chosen: Integers, target: Target, head: str, 
     linear_title = titles[0] if target.classes else "ridge regression"
     found = list[Candidate]()
 
-    def linear(used: Integers, on: str, part: int, *, standardize: bool = True) -> None:
-        basis = Basis(columns.values, chosen, used, standardize=standardize, order=inputs.order)
+    def linear(used: Integers, on: str, part: int, **options: Any) -> None:
+        basis = Basis(columns.values, chosen, used, **{"standardize": True, **options}, order=inputs.order)
         found.append(Candidate(LinearHead(basis, target, f"{linear_title} on {on}", of_columns=True), part))
 
     def trees(used: Integers, on: str, part: int, **options: Any) -> None:
@@ -155,6 +157,9 @@ def candidates(inputs: NodeInputs, chosen: Integers, target: Target, head: str, 
             trees(used, "all columns", at, labels=labels)
     if LINKS in parts and OWN in parts:
         linear(columns.positions(LINKS), "link columns", PARTS.index(LINKS))
+        used = columns.positions(OWN, LINKS)
+        factors = np.where(np.isin(used, columns.positions(OWN)), 1.0, DAMPING)
+        linear(used, "own and damped link columns", PARTS.index(LINKS), factors=factors)
     if NEIGHBOURS not in parts and target.classes:  # no edges: the shares of the classes calibrate the others
         walks.title = "shares of the classes"
         found.append(Candidate(walks, found[0].part))

@@ -125,6 +125,7 @@ class Basis:
         chosen: positions of the labelled nodes.
         used: the columns to use.
         standardize: one scale for each column in place of one for all.
+        factors: of the used columns after scaling; the penalty of a column is divided by its square.
     """
 
     def __init__(
@@ -134,6 +135,7 @@ class Basis:
         used: Integers | slice = slice(None),
         *,
         standardize: bool = False,
+        factors: Floats | None = None,
         order: Integers | None = None,
     ) -> None:
         self.used = used
@@ -145,6 +147,8 @@ class Basis:
         variance = squares / len(values)
         spread = (variance if standardize else variance.mean(dim=0, keepdim=True)).sqrt()
         self.spread = torch.where(spread > CONSTANT, spread, float("inf"))
+        if factors is not None:
+            self.spread = self.spread / torch.from_numpy(factors)
         self.projection: Tensor | None = None
         labelled = self.scale(values[np.sort(chosen)])[np.argsort(np.argsort(chosen))]
         if len(chosen) < labelled.shape[1] and len(chosen) <= MAX_COMPONENTS * 4:
