@@ -21,6 +21,7 @@ from benchmarks import (
     link_counts,
     new_nodes,
     predictions,
+    recommendations,
     waiting,
 )
 
@@ -266,6 +267,7 @@ PIECES: dict[str, Callable[[], str]] = {
     "comparisons": lambda: comparisons.table(stored("comparisons")["graphs"]),
     "choosing": choosing,
     "anomalies": lambda: anomalies.markdown(stored("anomalies")["rows"]).strip(),
+    "recommendations": lambda: recommendations.markdown(stored("recommendations")),
     "new_nodes": lambda: new_nodes.markdown(stored("new_nodes")["rows"]).strip(),
 }
 
