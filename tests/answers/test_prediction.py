@@ -303,3 +303,11 @@ def test_rare_and_tiny_classes_are_noted() -> None:
 def test_invalid_rules_are_rejected(rule: Rule, classes: int, code: str) -> None:
     with rejects(code):
         rule.check(classes)
+
+
+def test_many_labelled_nodes_have_three_folds() -> None:
+    for size, folds in ((400, 5), (5001, 3)):
+        for target in (Target(np.arange(size) % 2, 2), Target(np.arange(size) * 0.5, 0)):
+            found = labelled_folds(target, 0)
+            assert len(found) == folds
+            np.testing.assert_array_equal(np.sort(np.concatenate(found)), np.arange(size))

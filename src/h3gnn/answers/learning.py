@@ -38,6 +38,8 @@ Progress = Callable[[float], None]
 HEADS = ("auto", "logistic", "boosting", "blend")
 FOLDS, REPEATS, MANY_LABELS = 5, 3, 30
 """Folds, and their repetitions; one above MANY_LABELS labelled nodes."""
+LARGE, LARGE_FOLDS = 5_000, 3
+"""Labelled nodes above which fewer folds are enough, and how many."""
 MIN_LABELLED = 4
 """Labelled nodes that a class needs, to be in the fit and in both kinds of fold."""
 FEW_LABELS = 1_000
@@ -169,12 +171,12 @@ def candidates(inputs: NodeInputs, chosen: Integers, target: Target, head: str, 
 def labelled_folds(target: Target, seed: int) -> list[Integers]:
     """Return the positions of each fold; classes, or quantiles of numbers, are spread evenly."""
     values, rng = target.values, np.random.default_rng(seed)
-    folds = FOLDS
+    most = FOLDS if len(values) <= LARGE else LARGE_FOLDS
     if target.classes:
         counts = np.bincount(values)
-        folds = max(2, min(FOLDS, int(counts[counts >= MIN_LABELLED].min(initial=FOLDS))))
+        folds = max(2, min(most, int(counts[counts >= MIN_LABELLED].min(initial=most))))
     else:
-        folds = max(2, min(FOLDS, len(values) // 2))
+        folds = max(2, min(most, len(values) // 2))
     shuffled = rng.permutation(len(values))
     strata = values[shuffled]
     if not target.classes:  # as many strata as each fold has nodes
