@@ -105,7 +105,8 @@ def made_up_committee(nodes: int, *, seed: int = 0) -> Findings:
 def made_up_tables(nodes: int, *, seed: int = 0) -> Findings:
     """Return findings of loans, described by paths to accounts, orders and clients, without classes."""
     findings, random = made_up_findings(nodes, seed=seed), np.random.default_rng(seed)
-    paths = ("account", "order via account", "account > client via disposition")
+    last = "account > client via disposition > account (payments_to_other_banks) > client (the_holder_there)"
+    paths = ("account", "order via account", last)
     tokens = (*TOKENS[:2], "same district", *paths)
     facts = TypeFacts(
         "loan",

@@ -150,8 +150,8 @@ def test_the_documentation_matches_the_measurements() -> None:
     assert largest["open_worst_ms"] < 3000
     files = (root / "src/h3gnn/report/assets").iterdir()
     weight = sum(len(read_asset(path.name).encode()) for path in files)
-    assert 50_000 < weight < 88_000
-    assert "together weigh under 88 kB" in document
+    assert 50_000 < weight < 86_000
+    assert "together weigh under 86 kB" in document
 
 
 def test_features_that_one_column_decides_are_scaled_for_the_map() -> None:

@@ -269,8 +269,9 @@ def _plain(value: Any) -> Any:
 
 
 def read_asset(name: str) -> str:
-    """Return a file of the page without indentation and lines of comments."""
+    """Return a file of the page without indentation and comments."""
     text = (resources.files("h3gnn.report") / "assets" / name).read_text(encoding="utf-8")
+    text = re.sub(r"^ */\*\*.*?\*/$", "", text, flags=re.DOTALL | re.MULTILINE)
     lines = (line.strip() for line in text.splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
 
