@@ -15,7 +15,7 @@ from h3gnn.errors import InputError, clipped
 from h3gnn.graphs.ids import NodeIndex, check_ids, quoted
 from h3gnn.report.findings import Category, Measure
 from h3gnn.tables.infer import Cells, are_codes, infer_type
-from h3gnn.tables.names import name_columns, row_keys, row_names
+from h3gnn.tables.names import naming_columns, row_keys, row_names
 from h3gnn.tables.notations import find_notation
 from h3gnn.tables.reader import LoadedTable, open_table
 from h3gnn.tables.roles import INDEX_NAMES
@@ -84,7 +84,7 @@ def table_columns(
     frame = source.frame(node_type).reset_index(drop=True)
     profile, columns = Profile(node_type, frame), [*map(str, frame.columns)]
     linked = {one.columns[0]: one.to for one in table.links if len(one.columns) == 1}
-    known = {without, *table.key, *name_columns(node_type, [one for one in columns if one not in table.key])}
+    known = {without, *table.key, *naming_columns(table, columns)}
     shown: dict[str, Any] = {}
     for name in columns:
         if name in linked:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 
-from h3gnn.errors import GraphError, check_choice
+from h3gnn.errors import GraphError, check_choice, shortened
 from h3gnn.graphs.graph import MASKS, Graph, with_hash
 from h3gnn.graphs.joins import JoinPlan, joined_columns
 from h3gnn.graphs.paths import MOST_HOPS, MOST_PATHS, Path, PathFeatures, key_of
@@ -49,11 +49,13 @@ class PathColumns:
         values: float32 `[nodes, columns]`; the columns of each path have a mean squared row length of 1.
         titles: of the paths, such as `account > district`.
         widths: number of columns of each path.
+        are_features: whether they are the features of the nodes, too, which have no others.
     """
 
     values: npt.NDArray[np.float32]
     titles: tuple[str, ...]
     widths: tuple[int, ...]
+    are_features: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +132,8 @@ def type_view(
     built = build_graph(own, edges, nodes=table.nodes, source=f"{graph.source}: {name}", **known)
     repairs = [*graph.repairs, *joined.repairs]
     if left:
-        message = f"links among {name} by {', '.join(left)} are not used: their ends are less alike"
+        by = shortened(dict.fromkeys(left), 6)
+        message = f"links among {name} by {by} are not used: their ends are less alike"
         repairs.append(Repair("relations-left-out", message, len(left)))
     repairs += notes
     if label is not None and table.masks is not None:
@@ -252,7 +255,8 @@ def path_columns(features: PathFeatures, paths: Sequence[Path]) -> PathColumns |
     if not parts:
         return None
     titles = tuple(" > ".join(hop.title for hop in path) for path in paths)
-    return PathColumns(np.concatenate(parts, axis=1), titles, tuple(one.shape[1] for one in parts))
+    alone = not features.graph.type(features.name).features.shape[1]
+    return PathColumns(np.concatenate(parts, axis=1), titles, tuple(one.shape[1] for one in parts), alone)
 
 
 def _relations(features: PathFeatures) -> list[NodeLinks]:

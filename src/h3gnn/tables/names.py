@@ -16,13 +16,15 @@ import pandas as pd
 from h3gnn.errors import InputError, shortened
 from h3gnn.graphs.ids import find_ids
 from h3gnn.graphs.relational import UNKNOWN_TIME, NodeTable
-from h3gnn.tables.schema import Profile, Schema
+from h3gnn.tables.schema import Profile, Schema, TableSchema
 from h3gnn.tables.sources import Source
 from h3gnn.tables.times import parse_time
 
 NAMES = ("name", "title", "label", "username")
 PARTS = (("forename", "surname"), ("firstname", "lastname"), ("givenname", "familyname"))
 
+MOST_ENDS = 3
+"""Rows to which a row refers that its name has at most."""
 TITLES = {"node": "name", "similar": "similar_name", "user": "user_name", "item": "item_name"}
 """Columns of keys in tables of answers, and the columns with their names."""
 
@@ -115,21 +117,44 @@ def name_columns(table: str, columns: Sequence[str]) -> tuple[str, ...]:
     return tuple(others[-1:])
 
 
-def row_names(source: Source, schema: Schema, node_type: str) -> dict[str, str]:
+def row_names(source: Source, schema: Schema, node_type: str, *, by_ends: bool = True) -> dict[str, str]:
     """Return the name of each node of a type by its id as text; of a table, it needs a key.
 
-    The values of a column such as `bank_id` are named by the column `bank`, or `bank_name`.
+    The values of a column such as `bank_id` are named by the column `bank`, or `bank_name`. Rows of a table
+    without names are named by the rows to which they refer, such as `Barclays – ING`, if two have names.
     """
     table = schema.tables.get(node_type)
     if table is None:
         return _value_names(source, schema, node_type)
-    columns = list(map(str, source.frame(node_type).columns))
-    named = name_columns(node_type, [one for one in columns if one not in table.key])
-    if not table.key or not named:
+    if not table.key:
         return {}
     profile = Profile(node_type, source.frame(node_type).reset_index(drop=True))
-    names = _joined([profile.texts(one) for one in named], " ")
-    return _without_empty(dict(zip(row_keys(profile, table.key), names, strict=True)))
+    texts = [profile.texts(one) for one in naming_columns(table, profile.names)]
+    between = " " if texts else " – "
+    if not texts and by_ends:
+        ends = {column: kind for kind, columns in table.nodes.items() for column in columns}
+        ends |= {one.columns[0]: one.to for one in table.links if len(one.columns) == 1}
+        named = {kind: row_names(source, schema, kind, by_ends=False) for kind in {*ends.values()}}
+        shown = [one for one in profile.names if named.get(ends.get(one, ""))][:MOST_ENDS]
+        texts = [profile.texts(one).map(named[ends[one]]) for one in shown if len(shown) > 1]
+    if not texts:
+        return {}
+    return _without_empty(dict(zip(row_keys(profile, table.key), _joined(texts, between), strict=True)))
+
+
+def naming_columns(table: TableSchema, columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns that name the rows of a table, and not the nodes or rows to which they refer."""
+    refers = {one for kinds in table.nodes.values() for one in kinds} | {
+        one for link in table.links for one in link.columns
+    }
+    others = {*table.key, *refers, *(beside for one in refers for beside in _beside(one))}
+    return name_columns(table.name, [one for one in columns if one not in others])
+
+
+def _beside(column: str) -> tuple[str, str, str]:
+    """Return the columns that may name the values of a column such as `bank_id`."""
+    stem = re.sub(r"[_ ]?(id|key|no|number)$", "", column, flags=re.IGNORECASE)
+    return stem, f"{stem}_name", f"{stem}Name"
 
 
 def row_keys(profile: Profile, key: Sequence[str]) -> list[str]:
@@ -143,8 +168,7 @@ def _value_names(source: Source, schema: Schema, node_type: str) -> dict[str, st
     for name, table in schema.tables.items():
         for column in table.nodes.get(node_type, ()):
             frame = source.frame(name).reset_index(drop=True)
-            stem = re.sub(r"[_ ]?(id|key|no|number)$", "", column, flags=re.IGNORECASE)
-            beside = [one for one in (stem, f"{stem}_name", f"{stem}Name") if one in frame.columns]
+            beside = [one for one in _beside(column) if one in frame.columns]
             if not beside or beside[0] == column:
                 continue
             profile = Profile(name, frame)
