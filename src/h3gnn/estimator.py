@@ -137,7 +137,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         *,
         channels: int = 128,
         hops: int = 2,
-        max_paths: int = 6,
+        max_paths: int = 8,
         objective: str | Sequence[str] = ("teacher", "decorrelation", "neighbours", "edges"),
         n_models: int = 4,
         epochs: int = 30,

@@ -375,7 +375,7 @@ BEFORE: dict[str, Any] = {
     "loss": "squared",
     "replace_rate": 0.0,
     "min_layers": 1,
-    "max_paths": 6,
+    "max_paths": 8,
     "activation": "gelu",
 }
 """Values in effect before these settings existed: presets and stored results that do not name them."""

@@ -46,6 +46,13 @@ def small(**settings: object) -> H3GNN:
     return H3GNN.from_settings({**H3GNN().get_settings(), **given, **settings})
 
 
+def test_principal_components_along_paths_are_not_standardized() -> None:
+    view, alone = (type_view(films(own=own), "film") for own in (True, False))
+    assert view.fit_scaler("auto").kind != "none"
+    assert alone.fit_scaler("auto").kind == "none"
+    assert alone.fit_scaler("columns").kind == "columns"
+
+
 def test_means_along_paths_are_those_of_dictionaries() -> None:
     graph = films()
     features = PathFeatures(graph, "film")
@@ -168,13 +175,15 @@ def test_without_paths_nothing_but_their_tokens_differs() -> None:
     assert all((one[name] == other[name]).all() for name in same)
 
 
-def test_a_saved_model_embeds_as_before(tmp_path: object) -> None:
-    view, _ = fitted_views()
+@pytest.mark.parametrize("own", [True, False])
+def test_a_saved_model_embeds_as_before(tmp_path: object, own: bool) -> None:
+    view = type_view(films(own=own), "film")
     model = small().fit(view)
     model.save(f"{tmp_path}/model")
     again = H3GNN.load(f"{tmp_path}/model")
     np.testing.assert_array_equal(again.embedding_, model.embedding_)
-    more = type_view(films(FILMS + 10, ACTORS + 3), "film", fitted=(films(), view))
+    assert again.graph_.path_columns.are_features == (not own)
+    more = type_view(films(FILMS + 10, ACTORS + 3, own=own), "film", fitted=(films(own=own), view))
     np.testing.assert_allclose(again.transform(more), model.transform(more), rtol=1e-5, atol=1e-6)
 
 

@@ -249,8 +249,9 @@ class Graph(GraphLike):
         return True
 
     def fit_scaler(self, kind: str) -> FeatureScaler:
-        """Learn the scaling; `"auto"` does not scale columns encoded from a table again."""
+        """Learn the scaling; `"auto"` does not scale columns encoded from a table, or means along paths."""
         encoded = self.plan is not None and not self.plan.as_is
+        encoded |= self.path_columns is not None and self.path_columns.are_features
         return fit_scaler(self.features, "none" if encoded and kind == "auto" else kind)
 
     def adjacency(self, *, undirected: bool, self_loops: bool) -> AdjacencyRows:

@@ -246,7 +246,9 @@ def _path_columns(tensors: dict[str, Tensor], stored: dict[str, Any] | None) -> 
         return None
     if len(stored["titles"]) != len(stored["widths"]) or sum(stored["widths"]) != values.shape[1]:
         raise FieldError("paths.widths", "do not fit the titles or the columns")
-    return PathColumns(values.numpy(), tuple(stored["titles"]), tuple(stored["widths"]))
+    features = tensors.get("features")
+    alone = features is not None and torch.equal(features, values)
+    return PathColumns(values.numpy(), tuple(stored["titles"]), tuple(stored["widths"]), alone)
 
 
 def _open_folder(tensors: dict[str, Tensor], provenance: Provenance) -> MappedGraph:
