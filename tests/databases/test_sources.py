@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pandas as pd
@@ -12,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from h3gnn.tables.database import read_database
 from h3gnn.tables.engines import hidden_password
 from h3gnn.tables.propose import infer_schema
 from h3gnn.tables.sources import FrameSource, is_source, open_source
@@ -92,6 +96,54 @@ def test_duckdb_declares_keys_and_links(tmp_path: Path) -> None:
     assert schema.tables["client"].key == ("nr",)
     assert schema.tables["loan"].links[0].columns == ("owner",)
     assert schema.tables["loan"].time == "happened"
+
+
+VIEWS = (
+    "CREATE TABLE client (nr INTEGER PRIMARY KEY, town TEXT)",
+    "INSERT INTO client VALUES (1, 'Ulm'), (2, 'Bonn'), (3, 'Ulm')",
+    "CREATE TABLE orders (nr INTEGER PRIMARY KEY, owner INTEGER REFERENCES client)",
+    "INSERT INTO orders VALUES (1, 1), (2, 1), (3, 3)",
+    "CREATE VIEW busy AS SELECT owner, count(*) AS orders FROM orders GROUP BY owner ORDER BY owner",
+)
+
+
+def check_views(source: Any, folder: Path) -> None:
+    """A view is a table if a schema file names it, and otherwise only mentioned."""
+    opened = open_source(source)
+    assert (set(opened.tables), opened.views) == ({"client", "orders"}, ("busy",))
+    assert "busy" in " ".join(opened.notes)
+    assert "busy" not in infer_schema(opened).tables
+    tables = (
+        '[tables.client]\nkey = ["nr"]\n[tables.busy]\nlinks = [{ columns = ["owner"], to = "client" }]\n'
+    )
+    (folder / "graph.toml").write_text(f'source = "{source}"\n{tables}')
+    graph = read_database(folder / "graph.toml")
+    assert {name: one.nodes for name, one in graph.types.items()} == {"client": 3, "busy": 2}
+    assert graph.relations[0].ends.tolist() == [[0, 1], [0, 2]]
+    (folder / "graph.toml").write_text(f'source = "{source}"\n{tables.replace("busy", "other")}')
+    with rejects("table-missing"):
+        read_database(folder / "graph.toml")
+
+
+def test_views_of_sqlite_and_duckdb(tmp_path: Path) -> None:
+    for connect, name in ((duckdb.connect, "shop.duckdb"), (sqlite3.connect, "shop.sqlite")):
+        with closing(connect(str(tmp_path / name))) as database:
+            for statement in VIEWS:
+                database.execute(statement)
+            database.commit()
+        check_views(tmp_path / name, tmp_path)
+
+
+def test_views_of_postgresql(postgres: str, tmp_path: Path) -> None:
+    import psycopg
+
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE views")
+    own = f"{postgres.rpartition('/')[0]}/views"
+    with psycopg.connect(own) as connection:
+        for statement in VIEWS:
+            connection.execute(statement)
+    check_views(own, tmp_path)
 
 
 MANIFEST = """

@@ -39,9 +39,14 @@ class Declared:
 
 
 class Engine(ABC):
-    """A kind of database: how to connect, and how to read its schema."""
+    """A kind of database: how to connect, and how to read its schema.
+
+    Attributes:
+        list_tables, list_views: statements that return names.
+    """
 
     list_tables: str
+    list_views: str
 
     @abstractmethod
     def connect(self) -> Any:
@@ -68,6 +73,7 @@ class SQLite(Engine):
     list_tables = (
         "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
     )
+    list_views = "SELECT name FROM sqlite_master WHERE type = 'view' ORDER BY 1"
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,6 +107,7 @@ class DuckDB(Engine):
     """A DuckDB file."""
 
     list_tables = "SELECT table_name FROM duckdb_tables() WHERE NOT internal ORDER BY table_name"
+    list_views = "SELECT view_name FROM duckdb_views() WHERE NOT internal ORDER BY view_name"
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -131,6 +138,7 @@ class PostgreSQL(Engine):
         "WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname = ANY (current_schemas(false)) "
         "ORDER BY 1"
     )
+    list_views = list_tables.replace("('r', 'p')", "('v', 'm')")
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -29,6 +29,7 @@ class OpenedTables(Source):
     def __init__(self, source: Source, place: str | None, given: Schema | None) -> None:
         super().__init__(source.name, source.tables)
         self._source, self.declared, self.notes = source, source.declared, source.notes
+        self.views = source.views
         self.place, self.given = place, given
         self._frames: dict[str, pd.DataFrame] = {}
         self._digests: dict[str, dict[str, Any]] = {}
@@ -117,7 +118,7 @@ class OpenedTables(Source):
     def check_same(self, known: Mapping[str, Mapping[str, Any]], where: str) -> None:
         """Raise an error if the tables differ from those that `where` was fitted on, by their digests."""
         for name, before in known.items():
-            if name not in self.tables:
+            if name not in (*self.tables, *self.views):
                 message = f"{self.name} has no table {name!r}, which {where} was fitted on"
                 raise InputError(f"{message}: choose another folder", code="tables-differ")
             if self.digest(name) != before:

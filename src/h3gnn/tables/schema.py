@@ -292,7 +292,7 @@ def check_schema(schema: Schema, source: Source, profiles: dict[str, Profile] | 
     """
     profiles = {} if profiles is None else profiles
     for table in schema.tables.values():
-        if table.name not in source.tables:
+        if table.name not in (*source.tables, *source.views):
             message = f"{source.name} has no table {table.name!r}; there are {shortened(source.tables, 12)}"
             raise GraphError(message, code="table-missing")
         profiles[table.name] = profile = Profile(table.name, source.frame(table.name))

@@ -50,10 +50,12 @@ class Source(ABC):
         tables: the names of the tables.
         declared: what the source itself declares; tables without an entry declare nothing.
         notes: what was changed or left out.
+        views: views of a database, which are read if a schema names them.
     """
 
     name: str
     tables: tuple[str, ...]
+    views: tuple[str, ...] = ()
 
     def __init__(self, name: str, tables: Sequence[str]) -> None:
         if not tables:
@@ -131,9 +133,13 @@ class DatabaseSource(Source):
             tables = [str(row[0]) for row in run(engine.list_tables)[1]]
             super().__init__(name, tables)
             self.declared = {table: engine.declared(run, table) for table in tables}
+            self.views = tuple(str(row[0]) for row in run(engine.list_views)[1])
+        if self.views:
+            note = f"{name}: views are read if a schema file names them: {shortened(self.views, 6)}"
+            self.notes.append(note)
 
     def frame(self, table: str) -> pd.DataFrame:
-        """Read all rows of a table."""
+        """Read all rows of a table or view."""
         with self._engine.connect() as run:
             names, rows = run(f"SELECT * FROM {quoted(table)}")
         return pd.DataFrame.from_records(rows, columns=names).convert_dtypes(dtype_backend="numpy_nullable")
