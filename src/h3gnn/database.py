@@ -327,9 +327,14 @@ class Database:
         """Fit the model of a column to predict, unless it is fitted, and return what `predict` needs."""
         wanted = Predicted.parse(target, self.schema.tables)
 
+        def tested(labels: npt.NDArray[Any], names: tuple[str, ...]) -> Flags | None:
+            known = labels >= 0 if names else ~np.isnan(labels)
+            return None if test_from is None else self.rows(wanted.table).from_date(test_from, known)
+
         def check(view: Graph) -> None:
             labels, names = wanted.labels(view)
             check_labels(labels, names)
+            tested(labels, names)
             if names and not allow_leaks:
                 check_leaks(view, labels, wanted.title, wanted.table)
 
@@ -341,9 +346,7 @@ class Database:
         )
         model = self.loaded(fitted)
         labels, names = wanted.labels(model.graph_)
-        known = labels >= 0 if names else ~np.isnan(labels)
-        test = None if test_from is None else self.rows(wanted.table).from_date(test_from, known)
-        return Asked(fitted, model, labels, names, wanted.title, test)
+        return Asked(fitted, model, labels, names, wanted.title, tested(labels, names))
 
     def predict(
         self,
