@@ -11,7 +11,7 @@ import pytest
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.paths import MOST_HOPS, PathFeatures, Reduction, key_of
+from h3gnn.graphs.paths import MOST_HOPS, PathFeatures, Reduction, hops_from, key_of
 from h3gnn.graphs.relational import NodeTable, Relation, RelationalGraph
 from h3gnn.graphs.type_view import type_view
 from tests.rejects import rejects
@@ -225,3 +225,19 @@ def test_a_directed_relation_has_paths_both_ways() -> None:
     assert view.relation_names
     assert view.path_columns is not None
     assert len(view.path_columns.titles) > 2
+
+
+def test_hops_of_a_link_table_that_leads_to_a_type_in_two_ways_have_different_titles() -> None:
+    banks = NodeTable("bank", np.arange(3), np.eye(3, dtype=np.float32))
+    rows, ends = np.arange(2), {"from": np.array([0, 1]), "to": np.array([1, 2])}
+    transfers = NodeTable("transfer", rows, np.zeros((2, 0), np.float32), has_ids=False)
+    relations = tuple(
+        Relation(f"transfer.{name}", "transfer", "bank", np.stack([rows, one])) for name, one in ends.items()
+    )
+    graph = RelationalGraph(
+        {"bank": banks, "transfer": transfers}, relations, link_types=frozenset({"transfer"})
+    )
+    titles = [hop.title for hop in hops_from(graph, "bank")]
+    assert titles == ["bank via transfer (from → to)", "bank via transfer (to → from)"]
+    both_ways = [hop.title for hop in hops_from(friends(np.array([[0], [1]]), np.eye(2)), "person")]
+    assert len({*both_ways}) == 2

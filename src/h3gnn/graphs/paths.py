@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -76,7 +77,15 @@ def hops_from(graph: RelationalGraph, name: str) -> list[Hop]:
         for onward in graph.steps[between]:
             if onward.forward and onward.relation is not step.relation:
                 found.append(Hop((step, onward), f"{onward.end} via {between}"))
-    return found
+    count = Counter(hop.title for hop in found)
+    return [hop if count[hop.title] == 1 else replace(hop, title=_with_columns(hop)) for hop in found]
+
+
+def _with_columns(hop: Hop) -> str:
+    """Return the title of a hop with its columns, where several hops lead to a type."""
+    columns = " → ".join(one.relation.name.removeprefix(f"{one.relation.source}.") for one in hop.steps)
+    reverse = ", reverse" if len(hop.steps) == 1 and not hop.steps[0].forward else ""
+    return f"{hop.title.partition(' (')[0]} ({columns}{reverse})"
 
 
 def _title(step: Step) -> str:
