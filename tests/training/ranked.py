@@ -18,6 +18,7 @@ from h3gnn.encoder.encode import GraphRows
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.synthetic import mixed_graph
+from h3gnn.graphs.type_view import type_view
 from h3gnn.storage.checkpoint_file import Checkpoints
 from h3gnn.training.batches import SampledBatches
 from h3gnn.training.checkpoints import collect_state, restore_state, synchronize
@@ -26,6 +27,7 @@ from h3gnn.training.history import Recorder
 from h3gnn.training.masking import RandomMask
 from h3gnn.training.models import Training, stack_step
 from h3gnn.training.step import Step
+from tests.graphs.test_type_view import films
 from tests.program import Program
 
 CPU, NODES = torch.device("cpu"), 90
@@ -165,3 +167,11 @@ def fitted() -> Any:
     model.fit(graph, checkpoints=kept)
     embedding: np.ndarray = model.embedding_
     return torch.from_numpy(embedding), model.encoder_.input.weight.detach(), len(model.history_)
+
+
+def typed() -> dict[str, Tensor]:
+    """The graph of one node type, in batches."""
+    settings = {"n_models": 2, "channels": 8, "heads": 2, "epochs": 3, "batch_size": 16}
+    settings |= {"precision": "float32", "device": "cpu", "edge_weights": "fixed"}
+    model = H3GNN.from_preset("single", **settings).fit(type_view(films(own=False), "film"))
+    return {name: one.detach() for name, one in model.encoder_.state_dict().items()}
