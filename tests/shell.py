@@ -57,7 +57,7 @@ def run_in_process(commands: str, folder: Path) -> str:
         if others.strip():
             output += run_in_shell(others, folder)
         others = ""
-        program, *arguments = shlex.split(line)
+        program, *arguments = shlex.split(line, comments=True)
         with chdir(folder):
             output += _invoke(arguments) if program == "h3gnn" else _run_python(arguments)
     return output + (run_in_shell(others, folder) if others.strip() else "")

@@ -150,6 +150,8 @@ def test_the_column_to_predict_is_no_feature_of_any_row(label: str) -> None:
     frames[table] = frames[table].assign(**{column: values})
     first, other = (one.view(table, column, label_time="now") for one in (database(), database(frames)))
     assert same(first, other)
+    assert first.plan is not None
+    assert column not in {one.name for one in first.plan.columns}  # not found to be a leak: it is not read
     assert not any(column in name.split(" ") for name in (*first.feature_names, *first.link_columns.names))  # type: ignore[union-attr]
     unlabelled = (one.view(table) for one in (database(), database(frames)))
     assert not same(*unlabelled)

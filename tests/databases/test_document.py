@@ -1,4 +1,7 @@
-"""The commands and the Python code of docs/databases.md: short fits always, unchanged in the slow tests."""
+"""The commands and the code of docs/databases.md, and the commands of the README.
+
+With small sizes always, unchanged in the slow tests.
+"""
 
 from __future__ import annotations
 
@@ -108,6 +111,14 @@ def test_the_python_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(names["groups"]) == len(names["shop"]["customers"])
     assert names["graph"].num_nodes == 40
     assert np.isfinite(names["model"].embedding_).all()
+
+
+def test_the_commands_of_the_readme(tmp_path: Path) -> None:
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Several tables and databases")[1]
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    commands = smaller("".join(shell_blocks(section.split("\n## ")[0])), tmp_path)
+    run_in_process(commands.replace(" --label-time now", " --label-time now --head logistic"), tmp_path)
+    assert pd.read_csv(tmp_path / "joined.csv").columns[:2].tolist() == ["node", "name"]
 
 
 @pytest.mark.slow
