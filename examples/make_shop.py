@@ -66,7 +66,7 @@ def make_shop(
     orders, lines, ratings = _purchases(rng, products, joined, taste, content)
     likes = np.isin(np.array(CATEGORIES)[taste], SUBSCRIBED) & content
     subscribes = np.where(likes ^ (rng.random(total) < 0.05), "yes", "no")
-    people["subscribes"] = np.where(rng.random(total) < 0.6, subscribes, None)
+    people["subscribes"] = pd.Series(subscribes).where(rng.random(total) < 0.6, None)
     people.loc[customers:, "subscribes"] = None
     truth = pd.DataFrame({"customer_id": people["customer_id"], "subscribes": subscribes})
     later = orders["day"] >= DAYS
@@ -108,7 +108,8 @@ def _purchases(
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Return the orders, their lines and the ratings of all customers, with days as numbers."""
     category = products["category"].map(CATEGORIES.index).to_numpy()
-    orders, lines, ratings = [], [], []
+    orders = list[tuple[int, int, int, str, str]]()
+    lines, ratings = list[tuple[int, int, int]](), list[tuple[int, int, int, int]]()
     for customer, day in enumerate(joined):
         weight = np.where(category == taste[customer], 5.0, 1.0) * rng.random(len(products)) ** 2
         last = min(DAYS + LATER, int(day) + 400)
