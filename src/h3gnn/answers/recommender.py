@@ -201,7 +201,7 @@ class Recommender:
         vectors = read("vectors", "users", "columns") if "vectors" in tensors else None
         back = read("back", "users", "items") if "back.indptr" in tensors else None
         known = Known(read("links", "users", "items"), read("excluded", "users", "items"), vectors, back)
-        starts: dict[str, str | int] = dict.fromkeys(SOURCES, "items") | {"none": 1, "vectors": "columns"}
+        starts: dict[str, str | int] = {**dict.fromkeys(SOURCES, "items"), "none": 1, "vectors": "columns"}
         scorers = []
         for at, one in enumerate(stored["scorers"]):
             inner = f"{at}.rank" if one["factors"] else "items"

@@ -194,7 +194,7 @@ def doubts(graph: GraphLike, labels: Integers, table: str = "") -> tuple[str, ..
     if not found:
         return ()
     largest = np.bincount(labels[labels >= 0]).max() / (labels >= 0).sum()
-    names = shortened(sorted(found, key=lambda one: -found[one]), 8)
+    names = shortened(sorted(found, key=lambda one: -found[str(one)]), 8)
     best = (
         f"{100 * max(found.values()):.0f} % of the labelled rows (the largest class: {100 * largest:.0f} %)"
     )
