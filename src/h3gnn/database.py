@@ -64,6 +64,7 @@ class Asked:
         labels, names: as of `predict_nodes`.
         title: of the column or condition.
         test: which labelled nodes are of a date or later, to score heads that learn from the others; or None.
+        times: of the nodes, if their labels are of these times.
     """
 
     fitted: FittedType
@@ -72,6 +73,7 @@ class Asked:
     names: tuple[str, ...]
     title: str
     test: Flags | None
+    times: npt.NDArray[np.int64] | None = None
 
     @property
     def predicts_all(self) -> bool:
@@ -346,7 +348,8 @@ class Database:
         )
         model = self.loaded(fitted)
         labels, names = wanted.labels(model.graph_)
-        return Asked(fitted, model, labels, names, wanted.title, tested(labels, names))
+        times = self.rows(wanted.table).table["time"].to_numpy() if fitted.label_time == "row" else None
+        return Asked(fitted, model, labels, names, wanted.title, tested(labels, names), times)
 
     def predict(
         self,
@@ -393,6 +396,7 @@ class Database:
             labelled_too=labelled_too or (new is None and asked.predicts_all),
             label_name=asked.title,
             table=asked.fitted.type,
+            times=asked.times,
             allow_leaks=allow_leaks,
             seed=seed,
         )

@@ -311,3 +311,25 @@ def test_many_labelled_nodes_have_three_folds() -> None:
             found = labelled_folds(target, 0)
             assert len(found) == folds
             np.testing.assert_array_equal(np.sort(np.concatenate(found)), np.arange(size))
+
+
+def test_with_times_the_folds_are_periods() -> None:
+    times = np.random.default_rng(0).permutation(40)
+    found = labelled_folds(Target(np.arange(40) % 2, 2), 0, times)
+    assert [sorted(times[one].tolist()) for one in found] == [[*range(at, at + 8)] for at in range(0, 40, 8)]
+    late = np.where(times < 30, 0, 1)  # outside of the last two periods there is one class
+    assert max(np.ptp(times[one]) for one in labelled_folds(Target(late, 2), 0, times)) > 8
+
+
+def test_folds_are_periods_if_all_that_is_predicted_is_later() -> None:
+    rows, labels = two_groups(60)
+    graph, given = ring(rows), np.where(np.arange(60) < 40, labels, -1)
+
+    def notes(times: np.ndarray, test: np.ndarray | None = None) -> str:
+        known = given if test is None else labels
+        options: dict[str, Any] = {"times": times, "test": test, "measure_importance": False}
+        return " ".join(predict_nodes(graph, rows, known, ("a", "b"), head="logistic", **options).notes)
+
+    assert "periods" in notes(np.arange(60))
+    assert "periods" not in notes(-np.arange(60))
+    assert "periods" in notes(np.arange(60), np.arange(60) >= 50)

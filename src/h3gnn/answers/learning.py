@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -168,8 +169,11 @@ def candidates(inputs: NodeInputs, chosen: Integers, target: Target, head: str, 
     return found
 
 
-def labelled_folds(target: Target, seed: int) -> list[Integers]:
-    """Return the positions of each fold; classes, or quantiles of numbers, are spread evenly."""
+def labelled_folds(target: Target, seed: int, times: Integers | None = None) -> list[Integers]:
+    """Return the positions of each fold; classes, or quantiles of numbers, are spread evenly.
+
+    With the times of the nodes, the folds are periods, unless only one class is known outside of some two.
+    """
     values, rng = target.values, np.random.default_rng(seed)
     most = FOLDS if len(values) <= LARGE else LARGE_FOLDS
     if target.classes:
@@ -177,6 +181,11 @@ def labelled_folds(target: Target, seed: int) -> list[Integers]:
         folds = max(2, min(most, int(counts[counts >= MIN_LABELLED].min(initial=most))))
     else:
         folds = max(2, min(most, len(values) // 2))
+    if times is not None:
+        periods = [np.sort(one) for one in np.array_split(np.argsort(times, kind="stable"), folds)]
+        others = (np.delete(values, np.concatenate(two)) for two in combinations(periods, 2))
+        if all(len(np.unique(one)) > 1 for one in others):
+            return periods
     shuffled = rng.permutation(len(values))
     strata = values[shuffled]
     if not target.classes:  # as many strata as each fold has nodes
@@ -194,6 +203,7 @@ class NodeModel:
         target: their classes or numbers.
         head: which heads are candidates, one of `HEADS`.
         seed: of the folds and the trees.
+        times: of the labelled nodes, if the folds are to be periods.
         progress: receives the completed share.
     """
 
@@ -205,6 +215,7 @@ class NodeModel:
         head: str = "auto",
         *,
         seed: int = 0,
+        times: Integers | None = None,
         progress: Progress = lambda share: None,
     ) -> None:
         self.inputs, self.chosen, self.target, self.head, self.seed = inputs, chosen, target, head, seed
@@ -214,7 +225,7 @@ class NodeModel:
         self.repeats = [
             FoldPredictions(
                 heads,
-                labelled_folds(target, seed + 1000 * at),
+                labelled_folds(target, seed + 1000 * at, times),
                 lambda share, at=at: progress((at + share) / repeats),  # type: ignore[misc]
             )
             for at in range(repeats)

@@ -44,6 +44,7 @@ class NodePredictor:
         classes: the number of classes; 0 for numbers.
         rule: how to decide.
         head: which heads are candidates, one of `answers.learning.HEADS`.
+        times: of the nodes, if later ones are to be predicted: held-out folds are then periods.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class NodePredictor:
         head: str = "auto",
         *,
         seed: int = 0,
+        times: Integers | None = None,
         progress: Progress = lambda share: None,
     ) -> None:
         rule.check(classes)
@@ -65,7 +67,8 @@ class NodePredictor:
         scale = NumberScale() if classes else NumberScale.fit(values)
         self.problem = Problem(values, classes, rule, scale)
         target = Target(values if classes else scale(values), classes)
-        self.model = NodeModel(inputs, self.chosen, target, head, seed=seed, progress=progress)
+        periods = None if times is None else times[self.chosen]
+        self.model = NodeModel(inputs, self.chosen, target, head, seed=seed, times=periods, progress=progress)
         self.decider = self.problem.decider(self.model.held_out(), slice(None))
 
     def __call__(self, nodes: Integers) -> Any:
@@ -205,6 +208,7 @@ def predict_nodes(
     labelled_too: bool = False,
     label_name: str | None = None,
     table: str = "",
+    times: Integers | None = None,
     allow_leaks: bool = False,
     measure_importance: bool = True,
     seed: int = 0,
@@ -216,9 +220,11 @@ def predict_nodes(
 
     Labels are classes, -1 where unknown, with their `names`, or numbers, NaN where unknown, without names.
     With `labelled_too`, labelled nodes are predicted, too, by models that did not see them. The nodes in
-    `test` are predicted and scored, and nothing learns from their labels. Features that contain the label,
-    which `label_name` and, of several tables, `table` name, are an error unless allowed (`allow_leaks`), and
-    columns that nearly determine it are noted. `progress` is called with the completed share.
+    `test` are predicted and scored, and nothing learns from their labels. With the `times` of the nodes,
+    held-out folds are periods if all that is predicted is later than the labelled nodes. Features that
+    contain the label, which `label_name` and, of several tables, `table` name, are an error unless allowed
+    (`allow_leaks`), and columns that nearly determine it are noted. `progress` is called with the completed
+    share.
     """
     known, rule = (labels >= 0 if names else ~np.isnan(labels)), rule or Rule()
     if test is not None and labelled_too:
@@ -247,6 +253,11 @@ def predict_nodes(
             "new nodes, or --all to predict labelled nodes too",
             code="nothing-to-predict",
         )
+    wanted = unlabelled if test is None else np.flatnonzero(test)
+    if times is not None and (extension is not None or not _are_later(times, wanted, chosen)):
+        times = None
+    if times is not None:
+        notes = (*notes, "all rows to predict are later than the labelled ones: held-out folds are periods")
     predictor = NodePredictor(
         NodeInputs.of(graph, embedding),
         chosen,
@@ -255,6 +266,7 @@ def predict_nodes(
         rule,
         head,
         seed=seed,
+        times=times,
         progress=lambda share: progress(0.7 * share),
     )
     scores = score(predictor.model, predictor.problem, seed, tested)
@@ -271,12 +283,17 @@ def predict_nodes(
         own = _table(graph.node_ids[nodes], scores.held_out, names)
         own["label"] = np.array(names, dtype=object)[given] if names else given
         parts.append(own.iloc[np.argsort(nodes)])
-    table = pd.concat(parts, ignore_index=True)
+    rows = pd.concat(parts, ignore_index=True)
     progress(0.9)
     important = importance(predictor.model, predictor.chosen, seed) if measure_importance else []
     progress(1.0)
     weights = predictor.model.weights()
-    return Predictions(table, scores, predictor.how(), weights, tuple(important), notes, len(chosen), names)
+    return Predictions(rows, scores, predictor.how(), weights, tuple(important), notes, len(chosen), names)
+
+
+def _are_later(times: Integers, some: Integers, others: Integers) -> bool:
+    """Whether some nodes are later than all others."""
+    return bool(len(some)) and bool(times[some].min() >= times[others].max())
 
 
 def _tested(

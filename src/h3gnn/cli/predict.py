@@ -125,6 +125,7 @@ def predict(
             labelled_too=labelled_too or (extension is None and asked is not None and asked.predicts_all),
             label_name=label_name,
             table="" if asked is None else asked.fitted.type,
+            times=None if asked is None else asked.times,
             allow_leaks=allow_leaks,
             seed=tables.seed,
             progress=lambda share: bar(completed=share),
