@@ -213,3 +213,13 @@ def test_without_links_there_is_no_attention_to_neighbours() -> None:
     found = collect_findings(H3GNN.from_settings(QUICK).fit(alone))
     assert found.attention is None
     assert not any(one.key.startswith("attention") for one in found.measures)
+
+
+def test_values_that_a_category_does_not_show_are_texts() -> None:
+    makers = [f"maker {at % 20}" for at in range(400)]
+    own = arrange_columns(pd.DataFrame({"maker": makers, "tyre": ["soft", "hard"] * 200}))
+    assert [(one.title, one.names[-1]) for one in own.categories] == [
+        ("maker", "other (5)"),
+        ("tyre", "hard"),
+    ]
+    assert own.texts == (("maker", tuple(makers)),)

@@ -368,6 +368,16 @@ def own_findings() -> Findings:
     )
 
 
+def test_a_value_that_the_colours_do_not_show_is_in_the_panel(browser: Any, tmp_path: Path) -> None:
+    findings = made_up_findings(20)
+    maker = Category("own_maker", "maker", ("A", "other (2)"), np.arange(20) % 2)
+    texts = {"maker": tuple("ABAC"[node % 4] for node in range(20))}
+    show_findings(browser, tmp_path, replace(findings, categories=(*findings.categories, maker), texts=texts))
+    browser.execute_script("report.choose(3)")
+    assert "maker\nC\n" in text(browser, "#node")
+    assert "other (2)" not in text(browser, "#node")
+
+
 def choose(browser: Any, field: str, value: str) -> None:
     browser.execute_script(
         "const field = document.getElementById(arguments[0]); field.value = arguments[1];"

@@ -12,6 +12,7 @@ FRAMES = {
     "races": pd.DataFrame({"id": [1, 2], "name": ["Monza", "Spa"]}),
     "drivers": pd.DataFrame({"id": [7, 8], "forename": ["Ann", "Bo"], "surname": ["Lee", None]}),
     "results": pd.DataFrame({"id": [3, 4, 5], "race": [1, 2, 9], "driver": [8, 7, 7], "points": [1, 2, 3]}),
+    "status": pd.DataFrame({"id": [1], "status": ["Finished"]}),
     "stops": pd.DataFrame({"id": [1], "race": [2], "place": [4]}),
     "transfers": pd.DataFrame(
         {
@@ -28,6 +29,7 @@ TABLES = {
     "races": TableSchema("races", ("id",)),
     "drivers": TableSchema("drivers", ("id",)),
     "results": TableSchema("results", ("id",), (Link(("race",), "races"), Link(("driver",), "drivers"))),
+    "status": TableSchema("status", ("id",)),
     "stops": TableSchema("stops", ("id",), (Link(("race",), "races"),)),
     "transfers": TableSchema("transfers", ("id",), nodes={"bank": ("filer_id", "from_id", "to_id")}),
 }
@@ -39,6 +41,7 @@ def names(node_type: str) -> dict[str, str]:
 
 def test_rows_have_the_names_in_their_columns() -> None:
     assert names("races") == {"1": "Monza", "2": "Spa"}
+    assert names("status") == {"1": "Finished"}
     assert names("drivers") == {"7": "Ann Lee", "8": "Bo"}
 
 

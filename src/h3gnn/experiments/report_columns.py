@@ -109,8 +109,8 @@ def _values(name: str, cells: Cells) -> Any:
 def arrange_columns(table: pd.DataFrame, notes: list[str] | None = None) -> OwnColumns:
     """Describe each column of a table with one row per node.
 
-    Numbers are measures. Booleans, categories, dates and repeated strings are categories. Other strings are
-    texts.
+    Numbers are measures. Booleans, categories, dates and repeated strings are categories. Strings with more
+    values than a category shows are texts, too.
     """
     categories: list[Category] = []
     measures: list[Measure] = []
@@ -126,10 +126,11 @@ def arrange_columns(table: pd.DataFrame, notes: list[str] | None = None) -> OwnC
         elif pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
             numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
             measures.append(Measure(key, name, np.where(np.isfinite(numbers), numbers, np.nan)))
-        elif values.astype(str).nunique() <= max(MOST_VALUES, len(values) // 10):
-            categories.append(_category(key, name, column.map(str, na_action="ignore")))
         else:
-            texts.append((name, tuple("" if pd.isna(one) else str(one) for one in column)))
+            if (distinct := values.astype(str).nunique()) <= max(MOST_VALUES, len(values) // 10):
+                categories.append(_category(key, name, column.map(str, na_action="ignore")))
+            if distinct > MOST_VALUES:
+                texts.append((name, tuple("" if pd.isna(one) else str(one) for one in column)))
     return OwnColumns(tuple(categories), tuple(measures), tuple(texts), tuple(notes or ()))
 
 

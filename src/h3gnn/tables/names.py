@@ -106,10 +106,17 @@ def listed(given: Any) -> list[Any]:
 
 
 def name_columns(table: str, columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of a table that name its rows, such as name, forename and surname, or film_title."""
+    """Return the columns of a table that name its rows: name, forename and surname, film_title, or status."""
     words = {re.sub(r"[^a-z]", "", one.lower()): one for one in reversed(columns)}
     stem = re.sub(r"[^a-z]", "", table.lower()).removesuffix("s")
-    alternatives = [("name",), *PARTS, *((f"{stem}{one}",) for one in NAMES), *((one,) for one in NAMES)]
+    alternatives = [
+        ("name",),
+        *PARTS,
+        *((f"{stem}{one}",) for one in NAMES),
+        *((one,) for one in NAMES),
+        (stem,),
+        (f"{stem}s",),
+    ]
     for parts in alternatives:
         if all(one in words for one in parts):
             return tuple(words[one] for one in parts)

@@ -12,7 +12,8 @@ const labelOf = (data, node) => (data.names[node] ? `${data.names[node]} · ${da
 function attributesOf(data, node) {
   const own = (one) => one.key.startsWith("own_"), sorted = (all) => [...all.filter(own), ...all.filter((one) => !own(one))];
   const pairs = data.texts.filter(({ words }) => words[node]).map(({ title, words }) => [title, words[node]]);
-  pairs.push(...sorted(data.categories).map((one) => [one.title, nameOf(one, node) ?? "unknown"]));
+  const known = new Set(data.texts.map((one) => one.title)); // in full
+  pairs.push(...sorted(data.categories).filter((one) => !known.has(one.title)).map((one) => [one.title, nameOf(one, node) ?? "unknown"]));
   for (const one of sorted(data.measures)) {
     if (!one.key.startsWith("attention")) pairs.push([one.title, short(one.values[node])]);
     else if (one.key === "attention") pairs.push([one.title, percent(one.values[node])]);
