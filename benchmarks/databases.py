@@ -204,9 +204,14 @@ def of_h3gnn(running: Running, preset: str) -> Floats:
     database = Database(running.frames, schema=problem.schema, model=model)
     task = "regression" if running.is_number else "classification"
     asked = database.ask(problem.label, label_time=problem.label_time, task=task)
-    graph, embedding = asked.model.graph_, asked.model.embedding_
-    known = {"times": asked.times, "measure_importance": False}
-    found = predict_nodes(graph, embedding, asked.labels, asked.names, **known).table
+    found = predict_nodes(
+        asked.model.graph_,
+        asked.model.embedding_,
+        asked.labels,
+        asked.names,
+        times=asked.times,
+        measure_importance=False,
+    ).table
     nodes = running.graph.type(problem.table).ids
     rows = find_ids(found["node"].to_numpy(), nodes)
     names = ["number"] if running.is_number else [f"p_{one}" for one in running.classes]
