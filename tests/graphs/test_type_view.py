@@ -13,6 +13,7 @@ from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.paths import MOST_HOPS, PathFeatures, Reduction, hops_from, key_of
 from h3gnn.graphs.relational import NodeTable, Relation, RelationalGraph
+from h3gnn.graphs.structural import structural_features
 from h3gnn.graphs.type_view import type_view
 from tests.rejects import rejects
 
@@ -123,6 +124,32 @@ def test_further_rows_keep_the_columns_of_the_others(own: bool) -> None:
     if not own:
         with rejects("relations-differ"):
             small().fit(view).transform(type_view(more, "film"))
+
+
+def test_many_nodes_without_columns_have_structural_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("h3gnn.graphs.type_view.WIDE", FILMS - 1)
+    graph, more = films(own=False), films(FILMS + 10, ACTORS + 3, own=False)
+    view = type_view(graph, "film")
+    assert view.path_columns is not None
+    width = sum(view.path_columns.widths)
+    own = view.features[:, width:].numpy()
+    wanted = structural_features(view.edge_index, FILMS).numpy()
+    wanted = wanted - wanted.mean(axis=0)
+    np.testing.assert_allclose(own * np.sqrt((wanted**2).sum(axis=1).mean()), wanted, atol=1e-5)
+    assert view.feature_names[width:] == tuple(f"structure {at + 1}" for at in range(own.shape[1]))
+    assert view.fit_scaler("auto").kind == "none"
+
+    found = type_view(more, "film", fitted=(graph, view))
+    assert found.feature_names == view.feature_names
+    columns = found.features[:, width:].numpy()
+    np.testing.assert_array_equal(columns[:FILMS], own)
+    for new in range(FILMS, FILMS + 10):
+        near = found.edge_index[0, found.edge_index[1] == new].numpy()
+        near = near[near < FILMS]
+        mean = own[near].mean(axis=0) if len(near) else np.zeros(own.shape[1])
+        np.testing.assert_allclose(columns[new], mean, atol=1e-5)
+    model = small().fit(view)
+    assert model.transform(found).shape == (FILMS + 10, model.embedding_.shape[1])
 
 
 def test_missing_rows_of_the_fit_are_rejected() -> None:

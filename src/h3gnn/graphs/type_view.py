@@ -18,10 +18,10 @@ import torch
 from h3gnn.errors import GraphError, check_choice, shortened
 from h3gnn.graphs.graph import MASKS, Graph, with_hash
 from h3gnn.graphs.joins import JoinPlan, joined_columns
-from h3gnn.graphs.paths import MOST_HOPS, MOST_PATHS, Path, PathFeatures, key_of
+from h3gnn.graphs.paths import MOST_HOPS, MOST_PATHS, WIDE, Path, PathFeatures, key_of
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.relational import UNKNOWN_TIME, NodeTable, RelationalGraph, Step
-from h3gnn.graphs.structural import build_graph
+from h3gnn.graphs.structural import build_graph, structural_features
 from h3gnn.graphs.targets import AUTO, read_labels
 from h3gnn.tables.infer import Cells
 from h3gnn.tables.leaks import Target
@@ -49,7 +49,7 @@ class PathColumns:
         values: float32 `[nodes, columns]`; the columns of each path have a mean squared row length of 1.
         titles: of the paths, such as `account > district`.
         widths: number of columns of each path.
-        are_features: whether they are the features of the nodes, too, which have no others.
+        are_features: whether the features of the nodes begin with them, since there are no own columns.
     """
 
     values: npt.NDArray[np.float32]
@@ -128,7 +128,7 @@ def type_view(
         target=_leak_target(label, labels),
         plan=JoinPlan(()) if alone else None if fitted is None else _join_plan(fitted[1]),
     )
-    own, plan = _own_features(table, along, edges, known)
+    own, plan = _own_features(features, along, edges, known, None if fitted is None else fitted[1])
     built = build_graph(own, edges, nodes=table.nodes, source=f"{graph.source}: {name}", **known)
     repairs = [*graph.repairs, *joined.repairs]
     if left:
@@ -153,24 +153,51 @@ def type_view(
 
 
 def _own_features(
-    table: NodeTable, along: PathColumns | None, edges: Integers, known: dict[str, Any]
+    features: PathFeatures,
+    along: PathColumns | None,
+    edges: Integers,
+    known: dict[str, Any],
+    fitted: Graph | None,
 ) -> tuple[Any, TablePlan | None]:
-    """Return features of the nodes, and their plan: own columns, else what paths say; None: structural ones.
+    """Return features of the nodes, and their plan: own columns, else what paths say and structural ones.
 
     Names of features are added to the known parts of the graph.
     """
+    table = features.graph.type(features.name)
     if table.features.shape[1]:
         if table.feature_names:
             known["feature_names"] = table.feature_names
         return table.features, table.plan
     if along is not None and along.values.shape[1]:
         pairs = zip(along.titles, along.widths, strict=True)
-        known["feature_names"] = tuple(f"{one} {at + 1}" for one, width in pairs for at in range(width))
-        return along.values, None
+        names = [f"{one} {at + 1}" for one, width in pairs for at in range(width)]
+        found = along.values
+        if edges.shape[1] and (features.fitted or features).graph.type(features.name).nodes > WIDE:
+            found = np.concatenate([found, _structure(features, edges, fitted)], axis=1)
+            names += [f"structure {at + 1}" for at in range(found.shape[1] - len(names))]
+        known["feature_names"] = tuple(names)
+        return found, None
     if edges.shape[1]:
         return None, None
     known["feature_names"] = ("constant",)
     return np.ones((table.nodes, 1), dtype=np.float32), None
+
+
+def _structure(features: PathFeatures, edges: Integers, fitted: Graph | None) -> npt.NDArray[np.float32]:
+    """Return structural columns, rows of mean squared length 1; new nodes have the mean of fitted ones."""
+    nodes = features.graph.type(features.name).nodes
+    if fitted is None:
+        found = structural_features(torch.from_numpy(edges), nodes).numpy()
+        found = found - found.mean(axis=0)
+        return np.asarray(found / max(float(np.sqrt((found**2).sum(axis=1).mean())), 1e-12), np.float32)
+    assert fitted.path_columns is not None
+    rows = fitted.dense_features().numpy()[:, sum(fitted.path_columns.widths) :]
+    found, known = np.zeros((nodes, rows.shape[1]), np.float32), np.zeros(nodes, np.float32)
+    at = features.known(features.name)
+    found[at], known[at] = rows, 1
+    links: Any = sp.csr_array((np.ones(edges.shape[1], np.float32), edges[::-1]), shape=(nodes, nodes))
+    mean = (links @ found) / np.maximum(links @ known, 1)[:, None]
+    return np.where(known[:, None] > 0, found, mean).astype(np.float32)
 
 
 def _is_alone(features: PathFeatures) -> bool:

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from h3gnn.errors import ModelFolderError
-from h3gnn.graphs.edge_plan import STORED_EDGES, EdgePlan
 from h3gnn.graphs.graph import MASKS, Graph
 from h3gnn.graphs.link_columns import STORED_LINKS, LinkColumns, LinkPlan
-from h3gnn.graphs.provenance import STORED_PROVENANCE, Provenance
+from h3gnn.graphs.provenance import STORED_EDGES, STORED_PROVENANCE, EdgePlan, Provenance
 from h3gnn.graphs.scaling import csr_features
 from h3gnn.graphs.type_view import PathColumns
 from h3gnn.ondisk.mapped import MappedGraph, open_mapped
@@ -247,7 +246,7 @@ def _path_columns(tensors: dict[str, Tensor], stored: dict[str, Any] | None) -> 
     if len(stored["titles"]) != len(stored["widths"]) or sum(stored["widths"]) != values.shape[1]:
         raise FieldError("paths.widths", "do not fit the titles or the columns")
     features = tensors.get("features")
-    alone = features is not None and torch.equal(features, values)
+    alone = features is not None and torch.equal(features[:, : values.shape[1]], values)
     return PathColumns(values.numpy(), tuple(stored["titles"]), tuple(stored["widths"]), alone)
 
 
