@@ -42,13 +42,11 @@ from h3gnn.storage.models import (
     write_rows,
 )
 from h3gnn.storage.runs import has_begun
-from h3gnn.tables.database import Column, read_database
+from h3gnn.tables.database import Column, Predicted, find_type, read_database, types_of
 from h3gnn.tables.leaks import check_leaks
-from h3gnn.tables.names import Rows, listed, rows_of
 from h3gnn.tables.opened import Accept, OpenedTables
-from h3gnn.tables.predicted import Predicted, find_type, types_of
+from h3gnn.tables.rows import Rows, listed, parse_time, rows_of
 from h3gnn.tables.schema import Schema
-from h3gnn.tables.times import parse_time
 
 Train = Callable[[H3GNN, Graph, Path | None], H3GNN]
 Flags = npt.NDArray[np.bool_]

@@ -16,9 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from h3gnn.tables.database import read_database
-from h3gnn.tables.engines import hidden_password
 from h3gnn.tables.propose import infer_schema
-from h3gnn.tables.sources import FrameSource, is_source, open_source
+from h3gnn.tables.sources import FrameSource, hidden_password, is_source, open_source
 from tests.rejects import rejects
 
 PEOPLE = "id,name,note\n1,ann,\n2,bob,x\n"

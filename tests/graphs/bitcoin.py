@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from h3gnn.graphs import named_tables
-from h3gnn.graphs.named_tables import NAMED_TABLES
+from h3gnn.graphs import datasets
+from h3gnn.graphs.datasets import NAMED_TABLES
 
 FEW = ("6,2,4,1289241911.72836\n6,5,2,1289241941.53378\n", "6,+1\n5,-1\n")
 """Rows of ratings, and of labels."""
@@ -24,7 +24,7 @@ def pin(contents: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
         replace(table, raw=replace(table.raw, sha256=hashlib.sha256(content.encode()).hexdigest()))
         for table, content in zip(known.tables, contents, strict=True)
     )
-    monkeypatch.setattr(named_tables, "NAMED_TABLES", {"bitcoin-otc": replace(known, tables=tables)})
+    monkeypatch.setattr(datasets, "NAMED_TABLES", {"bitcoin-otc": replace(known, tables=tables)})
 
 
 def write_raw(folder: Path, contents: tuple[str, str]) -> Path:

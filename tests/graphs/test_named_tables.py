@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from h3gnn.graphs.named_tables import NAMED_TABLES, read_named_tables
+from h3gnn.graphs.datasets import NAMED_TABLES, read_named_tables
 from tests.graphs.bitcoin import FEW, pin, write_raw
 from tests.program import call
 from tests.rejects import rejects

@@ -11,7 +11,7 @@ import pytest
 
 from h3gnn import H3GNN, Graph, as_graph, read_graph
 from h3gnn.answers.extend import Extension, add_nodes, read_new_nodes
-from h3gnn.graphs.edge_plan import EdgeColumns, EdgePlan, EdgeRules
+from h3gnn.graphs.provenance import EdgeColumns, EdgePlan, EdgeRules
 from h3gnn.storage.graphs import graph_description, graph_from_tensors, graph_tensors
 from tests.inputs.tables import QUICK, command, save
 from tests.rejects import rejects

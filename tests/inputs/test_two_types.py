@@ -13,11 +13,11 @@ import torch
 from h3gnn import H3GNN, Graph, prepare_graph, read_graph
 from h3gnn.answers.extend import add_nodes, read_new_nodes
 from h3gnn.answers.links import Neighbourhood, find_links, hide_edges
-from h3gnn.graphs.edge_plan import EdgePlan
+from h3gnn.graphs.provenance import EdgePlan
 from h3gnn.graphs.structural import structural_features
 from h3gnn.storage.graphs import graph_description, graph_from_tensors, graph_tensors
 from h3gnn.storage.schema import FieldError
-from h3gnn.tables.node_types import type_name, types_in_ids, types_of_ends
+from h3gnn.tables.edges import type_name, types_in_ids, types_of_ends
 from h3gnn.tables.read import labels_of_nodes
 from tests.inputs.tables import QUICK, command, repairs, save
 from tests.rejects import rejects

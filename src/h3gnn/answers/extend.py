@@ -14,17 +14,24 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError, InputError
 from h3gnn.graphs.checks import check_graph, is_table, stored_weights
-from h3gnn.graphs.edge_plan import EdgeColumns, EdgePlan, EdgeRules
 from h3gnn.graphs.graph import Graph, with_hash
 from h3gnn.graphs.ids import find_ids, one_kind, quoted
 from h3gnn.graphs.link_columns import LinkColumns, LinkPlan
-from h3gnn.graphs.provenance import Repair
+from h3gnn.graphs.provenance import EdgeColumns, EdgePlan, EdgeRules, Repair
 from h3gnn.graphs.scaling import csr_features
 from h3gnn.tables.drift import features_out_of_range
-from h3gnn.tables.edges import EdgeRows, EdgeTable, apply_rules, open_edges, read_rows, usable_rows
+from h3gnn.tables.edges import (
+    EdgeRows,
+    EdgeTable,
+    apply_rules,
+    open_edges,
+    read_rows,
+    types_by_ids,
+    types_in_ids,
+    usable_rows,
+)
 from h3gnn.tables.features import FeatureOptions, read_features
 from h3gnn.tables.links import read_again
-from h3gnn.tables.node_types import types_by_ids, types_in_ids
 from h3gnn.tables.reader import open_table
 from h3gnn.tables.roles import WEIGHT_NAMES
 

@@ -183,8 +183,7 @@ def datasets(as_json: options.JsonOption = False, data_dir: DataDirOption = None
 
     `h3gnn datasets --json`
     """
-    from h3gnn.graphs.datasets import benchmarks
-    from h3gnn.graphs.named_tables import NAMED_TABLES
+    from h3gnn.graphs.datasets import NAMED_TABLES, benchmarks
 
     names = ("name", "nodes", "edges", "features", "classes", "edge_homophily", "source", "licence")
     rows = [
@@ -222,7 +221,7 @@ def download(
 
     `h3gnn download bitcoin-otc --out bitcoin/`
     """
-    from h3gnn.graphs.named_tables import NAMED_TABLES, read_named_tables
+    from h3gnn.graphs.datasets import NAMED_TABLES, read_named_tables
     from h3gnn.storage.atomic import write_atomically
 
     written = {out / file: text.encode() for file, text in read_named_tables(name, data_dir).items()}

@@ -200,7 +200,7 @@ def _threshold(text: str | None) -> float | str | None:
 def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...], str | None]:
     """Return the labels of a file and the name of their column, else the labels of the graph."""
     if source.labels is not None and not source.edges:
-        from h3gnn.tables.node_types import types_in_ids
+        from h3gnn.tables.edges import types_in_ids
         from h3gnn.tables.read import labels_of_nodes
 
         style = {"header": source.header, "delimiter": source.delimiter}

@@ -15,10 +15,10 @@ from h3gnn.errors import InputError, clipped
 from h3gnn.graphs.ids import NodeIndex, check_ids, quoted
 from h3gnn.report.findings import Category, Measure
 from h3gnn.tables.infer import Cells, are_codes, infer_type
-from h3gnn.tables.names import naming_columns, row_keys, row_names
 from h3gnn.tables.notations import find_notation
 from h3gnn.tables.reader import LoadedTable, open_table
 from h3gnn.tables.roles import INDEX_NAMES
+from h3gnn.tables.rows import naming_columns, row_keys, row_names
 from h3gnn.tables.schema import Profile, Schema
 from h3gnn.tables.sources import Source
 

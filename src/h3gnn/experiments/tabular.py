@@ -34,7 +34,7 @@ from h3gnn.graphs.graph import Graph, canonical_graph, first_splits, with_hash, 
 from h3gnn.graphs.paths import PathFeatures
 from h3gnn.graphs.relational import RelationalGraph
 from h3gnn.graphs.type_view import uses_row_times
-from h3gnn.tables.predicted import Predicted
+from h3gnn.tables.database import Predicted
 
 Point = Mapping[str, Any]
 Learner = Callable[[Target, Point], Floats]

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.canonical import FIXED_ORDER, canonical_order, node_order
-from h3gnn.graphs.edge_plan import EdgePlan
-from h3gnn.graphs.provenance import Provenance, Repair
+from h3gnn.graphs.provenance import EdgePlan, Provenance, Repair
 from h3gnn.graphs.scaling import FeatureScaler, fit_scaler, scipy_features, torch_features
 from h3gnn.resources import check_memory
 

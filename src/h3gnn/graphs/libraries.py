@@ -29,7 +29,7 @@ from h3gnn.graphs.scaling import scipy_features
 from h3gnn.graphs.structural import build_graph
 from h3gnn.graphs.targets import has_fractions, split_known, unknown_labels
 from h3gnn.tables.roles import is_class_name
-from h3gnn.tables.times import decode_times
+from h3gnn.tables.rows import decode_times
 
 FEATURES, LABEL, SPLIT = "x", "y", "split"
 """Node attributes of networkx graphs that are used by default."""

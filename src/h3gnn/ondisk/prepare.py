@@ -33,11 +33,10 @@ from h3gnn.ondisk.engine import Edges, Work, as_edges, index_type, work_folder, 
 from h3gnn.ondisk.links import LinkSource, open_links, write_links
 from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.storage.schema import check_values
-from h3gnn.tables.edges import FIX_COLUMN, FIX_WEIGHT, EdgeTable, open_edges
+from h3gnn.tables.edges import FIX_COLUMN, FIX_WEIGHT, EdgeTable, check_one_type, open_edges
 from h3gnn.tables.features import FeatureOptions, FeatureTable, open_features
 from h3gnn.tables.files import MOST_SHOWN, Problems
 from h3gnn.tables.leaks import Target, check_leaks, is_same_target
-from h3gnn.tables.node_types import check_one_type
 from h3gnn.tables.plan import plain_plan
 from h3gnn.tables.read import LabelTable, open_labels
 from h3gnn.tables.reader import (

@@ -16,14 +16,14 @@ from h3gnn.graphs.checks import SPLIT_NAMES, is_table, numbers_of_table
 from h3gnn.graphs.formats import ARRAY_SUFFIXES, array_place, read_array
 from h3gnn.graphs.ids import NodeIndex, one_kind
 from h3gnn.graphs.provenance import Repair
+from h3gnn.tables.edges import ids_of_table
 from h3gnn.tables.files import Problems
-from h3gnn.tables.headers import holds_value
 from h3gnn.tables.infer import Cells, parse_types
 from h3gnn.tables.leaks import Target
-from h3gnn.tables.node_types import ids_of_table
 from h3gnn.tables.plan import TablePlan, encode_table, infer_columns, plain_plan
 from h3gnn.tables.reader import FIX_NUMBER, LoadedTable, Table, add_duplicates, joined_place, open_table
 from h3gnn.tables.roles import SPLIT_PREFIX, Column, is_no_feature, pick_column, pick_id_column, words_in
+from h3gnn.tables.texts import holds_value
 
 Ids = npt.NDArray[Any]
 

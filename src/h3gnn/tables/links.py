@@ -15,9 +15,8 @@ import pyarrow.compute as pc
 
 from h3gnn.errors import GraphError, check_choice, shortened
 from h3gnn.graphs import link_columns
-from h3gnn.graphs.edge_plan import EdgePlan
 from h3gnn.graphs.link_columns import LinkColumn, LinkColumns, LinkPlan, LinkTable
-from h3gnn.graphs.provenance import Repair
+from h3gnn.graphs.provenance import EdgePlan, Repair
 from h3gnn.tables.edges import EdgeRows, Edges, EdgeTable, Index, usable_rows
 from h3gnn.tables.encoders import RARE_SHARE
 from h3gnn.tables.infer import LEAK, Array, Cells, parse_types

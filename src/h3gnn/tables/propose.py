@@ -19,11 +19,10 @@ import pandas as pd
 
 from h3gnn.errors import GraphError, shortened
 from h3gnn.graphs.relational import UNKNOWN_TIME
-from h3gnn.tables.engines import Declared
 from h3gnn.tables.roles import END_WORDS, INDEX_NAMES, is_id_name, pairs_of_ends, words_in
+from h3gnn.tables.rows import decode_times
 from h3gnn.tables.schema import MATCHING, UNLIKELY_CHANCE, Link, Match, Profile, Question, Schema, TableSchema
-from h3gnn.tables.sources import open_source
-from h3gnn.tables.times import decode_times
+from h3gnn.tables.sources import Declared, open_source
 
 UNLIKELY = 0.05
 """With a smaller share, a column is no link, whatever its name."""

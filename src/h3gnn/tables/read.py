@@ -15,19 +15,28 @@ import torch
 
 from h3gnn.errors import GraphError
 from h3gnn.graphs.checks import SPLIT_NAMES, split_masks
-from h3gnn.graphs.edge_plan import EdgeRules
 from h3gnn.graphs.graph import Graph, with_hash
 from h3gnn.graphs.ids import NodeIndex, one_kind, quoted
 from h3gnn.graphs.link_columns import LinkColumns, LinkPlan
-from h3gnn.graphs.provenance import Repair
+from h3gnn.graphs.provenance import EdgeRules, Repair
 from h3gnn.graphs.structural import build_graph
 from h3gnn.graphs.targets import AUTO, LabelColumn, read_labels
-from h3gnn.tables.edges import EdgeRows, EdgeTable, join_edges, open_edges, read_rows, unknown_ids
+from h3gnn.tables.edges import (
+    EdgeRows,
+    EdgeTable,
+    ids_of_table,
+    join_edges,
+    open_edges,
+    read_rows,
+    type_names,
+    types_of_nodes,
+    types_repair,
+    unknown_ids,
+)
 from h3gnn.tables.features import FeatureFile, FeatureOptions, id_columns, read_features
 from h3gnn.tables.infer import NULL_WORDS
 from h3gnn.tables.leaks import Target
 from h3gnn.tables.links import link_mode, names_of_edges, read_link_columns
-from h3gnn.tables.node_types import ids_of_table, type_names, types_of_nodes, types_repair
 from h3gnn.tables.plan import TablePlan
 from h3gnn.tables.reader import LoadedTable, Table, add_duplicates, open_table
 from h3gnn.tables.roles import SPLIT_PREFIX, Column, infer_class_column, pick_column, pick_id_column

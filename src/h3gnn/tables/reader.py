@@ -37,9 +37,9 @@ from h3gnn.graphs.ids import (
 )
 from h3gnn.tables import files
 from h3gnn.tables.files import Problems, check_table_memory, reading, rows_of, split_line, text_blocks
-from h3gnn.tables.headers import find_delimiter, find_header
 from h3gnn.tables.infer import NO_ROWS, Cells, Floats, Rows, are_codes, decode_plain_numbers
 from h3gnn.tables.notations import THOUSANDS, may_be_compact, may_be_thousands
+from h3gnn.tables.texts import find_delimiter, find_header
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".edges", ".edgelist")
 PARQUET_SUFFIXES = (".parquet", ".pq")
