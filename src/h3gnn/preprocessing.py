@@ -21,10 +21,9 @@ from h3gnn.encoder.encode import GraphRows, gather_rows
 from h3gnn.encoder.readout import ColumnScaler, Smoother, StepMatrix, suggest_smoothing
 from h3gnn.encoder.support import find_entries, support_from_rows
 from h3gnn.errors import GraphError, InputError
-from h3gnn.graphs.canonical import FIXED_ORDER, canonical_order
 from h3gnn.graphs.checks import as_frame, check_graph, counted, is_frame, is_table
 from h3gnn.graphs.convert import as_graph, check_dates, check_table, is_graph, nearest_neighbour_graph
-from h3gnn.graphs.graph import Graph, GraphLike, reorder_nodes, with_columns
+from h3gnn.graphs.graph import FIXED_ORDER, Graph, GraphLike, canonical_order, reorder_nodes, with_columns
 from h3gnn.graphs.ids import check_ids
 from h3gnn.graphs.provenance import warn_about_repairs
 from h3gnn.graphs.scaling import FeatureScaler

@@ -15,9 +15,8 @@ from h3gnn import H3GNN, mixed_graph
 from h3gnn.answers.similarity import similar_nodes
 from h3gnn.evaluation.clustering import clustering_accuracy, kmeans_clusters, project_to_plane
 from h3gnn.experiments.report_data import collect_findings
-from h3gnn.graphs.canonical import node_order
 from h3gnn.graphs.checks import check_graph
-from h3gnn.graphs.graph import canonical_graph, with_splits
+from h3gnn.graphs.graph import canonical_graph, node_order, with_splits
 from tests.inputs.tables import QUICK, command, save
 
 ROWS = 100

@@ -14,8 +14,7 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold
 
 from h3gnn.answers.links import Neighbourhood, principal, reduced_features
-from h3gnn.graphs.canonical import node_order
-from h3gnn.graphs.graph import Graph, reorder_nodes
+from h3gnn.graphs.graph import Graph, node_order, reorder_nodes
 from h3gnn.graphs.ids import check_ids
 
 Floats = npt.NDArray[np.float32]

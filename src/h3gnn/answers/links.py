@@ -23,9 +23,8 @@ from torch import Tensor
 
 from h3gnn.answers.similarity import nearest, nearest_of_types, nearest_to_all
 from h3gnn.errors import InputError
-from h3gnn.graphs.canonical import node_order
 from h3gnn.graphs.checks import check_graph
-from h3gnn.graphs.graph import Graph, reorder_nodes
+from h3gnn.graphs.graph import Graph, node_order, reorder_nodes
 from h3gnn.graphs.ids import check_ids
 from h3gnn.graphs.scaling import scipy_features
 from h3gnn.graphs.structural import simple_adjacency, structural_features

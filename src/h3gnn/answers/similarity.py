@@ -11,8 +11,7 @@ import pandas as pd
 import torch
 
 from h3gnn.errors import InputError
-from h3gnn.graphs.canonical import node_order
-from h3gnn.graphs.graph import Graph, reorder_nodes
+from h3gnn.graphs.graph import Graph, node_order, reorder_nodes
 from h3gnn.graphs.ids import as_ids, check_ids, find_ids, quoted
 from h3gnn.graphs.scaling import MomentSums
 from h3gnn.graphs.structural import simple_adjacency

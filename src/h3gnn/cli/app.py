@@ -9,18 +9,14 @@ import typer
 
 from h3gnn import __version__
 from h3gnn.cli import exit as ending
-from h3gnn.cli.ask import anomalies, export, links, similar
-from h3gnn.cli.compare import compare
-from h3gnn.cli.demo import demo
-from h3gnn.cli.embed import embed
+from h3gnn.cli.ask import anomalies, embed, export, links, similar
+from h3gnn.cli.compare import compare, tune
 from h3gnn.cli.evaluate import cluster, evaluate
-from h3gnn.cli.fit import fit
+from h3gnn.cli.fit import fit, prepare
 from h3gnn.cli.inspect import datasets, download, inspect, methods
 from h3gnn.cli.output import say
 from h3gnn.cli.predict import predict
-from h3gnn.cli.prepare import prepare
-from h3gnn.cli.report import plot, report
-from h3gnn.cli.tune import tune
+from h3gnn.cli.report import demo, plot, report
 from h3gnn.errors import InputError
 
 app = typer.Typer(

@@ -21,8 +21,7 @@ from h3gnn.estimator import H3GNN
 from h3gnn.experiments import scoring
 from h3gnn.experiments.report_columns import OwnColumns
 from h3gnn.experiments.scoring import Splits
-from h3gnn.graphs.canonical import node_order
-from h3gnn.graphs.graph import Graph, with_splits
+from h3gnn.graphs.graph import Graph, node_order, with_splits
 from h3gnn.graphs.ids import match_by_id_or_position
 from h3gnn.graphs.link_columns import JoinedColumn, joined_lines
 from h3gnn.graphs.profile import local_homophily, simple_edges

@@ -190,7 +190,6 @@ def types_repair(types: npt.NDArray[np.int16], names: Sequence[str]) -> Repair:
 FIX_COLUMN = "correct the cell, or name another column (--weight-column)"
 FIX_WEIGHT = "--weights drop leaves such edges out, absolute uses absolute values"
 
-Ids = npt.NDArray[Any]
 Index = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float64] | None
 
