@@ -22,7 +22,7 @@ from sklearn.linear_model import LogisticRegressionCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from h3gnn.answers.columns import LINKS, NEIGHBOURS, OWN, NodeColumns
+from h3gnn.answers.learning import LINKS, NEIGHBOURS, OWN, NodeColumns
 from h3gnn.graphs.datasets import load
 from h3gnn.graphs.graph import Graph
 from h3gnn.graphs.link_columns import DIRECTIONS, LinkColumns, LinkTable

@@ -25,8 +25,7 @@ import numpy as np
 from benchmarks.database_tasks import opened
 from h3gnn.answers import recommend
 from h3gnn.answers.interactions import Integers, Interactions, interactions
-from h3gnn.answers.recommender import CUTOFF, Recommender, blended
-from h3gnn.answers.scorers import TITLES
+from h3gnn.answers.recommender import CUTOFF, TITLES, Recommender, blended
 from h3gnn.estimator import H3GNN
 from h3gnn.evaluation.ranking import measure_hidden
 from h3gnn.graphs.relational import Relation, RelationalGraph

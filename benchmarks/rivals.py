@@ -26,7 +26,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler, normalize
 
-from h3gnn.answers.columns import LINKS, NEIGHBOURS, OWN, NodeColumns, walk_step
+from h3gnn.answers.learning import LINKS, NEIGHBOURS, OWN, NodeColumns, walk_step
 from h3gnn.evaluation.heads import FLOOR, Target
 from h3gnn.evaluation.propagation import PropagationHead, correct_and_smooth
 from h3gnn.graphs.graph import Graph

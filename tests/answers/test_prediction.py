@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from h3gnn.answers.columns import EMBEDDING, NEIGHBOURS, OWN
-from h3gnn.answers.learning import HEADS, NodeInputs, NodeModel, labelled_folds
+from h3gnn.answers.learning import EMBEDDING, HEADS, NEIGHBOURS, OWN, NodeInputs, NodeModel, labelled_folds
 from h3gnn.answers.prediction import NodePredictor, check_labels, predict_nodes
 from h3gnn.answers.scores import calibration_error, importance, ranking_measures, sentence
 from h3gnn.evaluation.decisions import (

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from h3gnn import H3GNN, Graph, read_graph
-from h3gnn.answers.columns import LINKS, NEIGHBOURS, NodeColumns
+from h3gnn.answers.learning import LINKS, NEIGHBOURS, NodeColumns
 from h3gnn.cli.app import app
 from h3gnn.graphs.link_columns import LinkColumns
 from h3gnn.tables.leaks import check_leaks

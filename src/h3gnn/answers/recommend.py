@@ -15,8 +15,18 @@ import numpy.typing as npt
 import pandas as pd
 
 from h3gnn.answers.interactions import Flags, Integers, Interactions, interactions
-from h3gnn.answers.recommender import CELLS, CUTOFF, Recommender
-from h3gnn.answers.scorers import NEIGHBOURS, SHRINKAGE, TITLES, Known, Scorers, Setting, co_occurrences
+from h3gnn.answers.recommender import (
+    CELLS,
+    CUTOFF,
+    NEIGHBOURS,
+    SHRINKAGE,
+    TITLES,
+    Known,
+    Recommender,
+    Scorers,
+    Setting,
+    co_occurrences,
+)
 from h3gnn.errors import GraphError, InputError, shortened
 from h3gnn.evaluation.ranking import FOLDS, Trials, measure_names, standardize
 from h3gnn.graphs.paths import PathFeatures, reduced

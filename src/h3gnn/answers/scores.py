@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from h3gnn.answers.columns import EMBEDDING, LINKS, NEIGHBOURS, OWN, PARTS
-from h3gnn.answers.learning import NodeInputs, NodeModel
+from h3gnn.answers.learning import EMBEDDING, LINKS, NEIGHBOURS, OWN, PARTS, NodeInputs, NodeModel
 from h3gnn.evaluation.decisions import (
     ClassDecider,
     Decision,

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from h3gnn.answers.columns import LINKS, NEIGHBOURS, OWN
+from h3gnn.answers.learning import LINKS, NEIGHBOURS, OWN
 from h3gnn.baselines import Progress, unwatched
 from h3gnn.baselines.classics import DIFFUSION, diffused_features, raw_features, smoothed_features
 from h3gnn.baselines.embedder import train, values_of

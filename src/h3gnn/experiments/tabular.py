@@ -20,8 +20,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from h3gnn.answers.columns import LINKS, NEIGHBOURS, OWN, NodeColumns, walk_step
-from h3gnn.answers.learning import NodeInputs
+from h3gnn.answers.learning import LINKS, NEIGHBOURS, OWN, NodeColumns, NodeInputs, walk_step
 from h3gnn.answers.prediction import NodePredictor, check_labels
 from h3gnn.baselines import Progress
 from h3gnn.baselines.classics import raw_features
