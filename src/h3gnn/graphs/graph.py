@@ -21,7 +21,6 @@ from h3gnn.graphs.scaling import FeatureScaler, fit_scaler, scipy_features, torc
 from h3gnn.resources import check_memory
 
 if TYPE_CHECKING:
-    from h3gnn.graphs.graph import Graph, GraphLike
     from h3gnn.graphs.link_columns import LinkColumns
     from h3gnn.graphs.type_view import PathColumns
     from h3gnn.tables.plan import TablePlan
