@@ -171,7 +171,7 @@ def fitted() -> Any:
 
 def typed() -> dict[str, Tensor]:
     """The graph of one node type, in batches."""
-    settings = {"n_models": 2, "channels": 8, "heads": 2, "epochs": 3, "batch_size": 16}
+    settings: dict[str, Any] = {"n_models": 2, "channels": 8, "heads": 2, "epochs": 3, "batch_size": 16}
     settings |= {"precision": "float32", "device": "cpu", "edge_weights": "fixed"}
     model = H3GNN.from_preset("single", **settings).fit(type_view(films(own=False), "film"))
     return {name: one.detach() for name, one in model.encoder_.state_dict().items()}
