@@ -42,9 +42,8 @@ from h3gnn.storage.models import (
     write_rows,
 )
 from h3gnn.storage.runs import has_begun
-from h3gnn.tables.database import Column, Predicted, find_type, read_database, types_of
+from h3gnn.tables.database import Accept, Column, OpenedTables, Predicted, find_type, read_database, types_of
 from h3gnn.tables.leaks import check_leaks
-from h3gnn.tables.opened import Accept, OpenedTables
 from h3gnn.tables.rows import Rows, listed, parse_time, rows_of
 from h3gnn.tables.schema import Schema
 

@@ -17,7 +17,7 @@ from h3gnn.database import Database
 from h3gnn.experiments.report_columns import MOST_VALUES, arrange_columns, read_columns, table_columns
 from h3gnn.experiments.report_data import collect_findings, compare_run, graph_title
 from h3gnn.graphs.checks import check_graph
-from h3gnn.tables.opened import OpenedTables
+from h3gnn.tables.database import OpenedTables
 from h3gnn.tables.schema import Link, Schema, TableSchema
 from tests.known import known
 from tests.rejects import rejects

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from h3gnn.tables.opened import OpenedTables
+from h3gnn.tables.database import OpenedTables
 from h3gnn.tables.rows import row_names
 from h3gnn.tables.schema import Link, Schema, TableSchema
 
