@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks import (
     anomalies,
     comparisons,
+    databases,
     defaults,
     held_out,
     link_counts,
@@ -264,6 +265,7 @@ PIECES: dict[str, Callable[[], str]] = {
     "link_counts": lambda: link_counts.table(stored("link_counts")),
     "defaults": lambda: defaults.table(stored("defaults")["runs"], defaults.VARIANTS),
     "sizes": sizes,
+    "databases": lambda: databases.markdown(stored("databases")["cells"], "test"),
     "comparisons": lambda: comparisons.table(stored("comparisons")["graphs"]),
     "choosing": choosing,
     "anomalies": lambda: anomalies.markdown(stored("anomalies")["rows"]).strip(),
