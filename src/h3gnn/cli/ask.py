@@ -23,6 +23,7 @@ from h3gnn.cli.options import (
     TableOption,
     Tables,
     Text,
+    Use,
     argument,
     option,
     takes_graph,
@@ -79,10 +80,7 @@ def similar(
     among: Annotated[Text, option("Candidates: comma-separated ids; default all nodes.")] = None,
     out: TableOption = None,
     tables: Tables,
-    safe_csv: options.SafeCsvOption = False,
-    unfinished: options.UnfinishedOption = False,
-    device: options.DeviceOption = "auto",
-    as_json: options.JsonOption = False,
+    use: Use,
 ) -> None:
     """List the most similar nodes by cosine similarity, and what they share.
 
@@ -94,13 +92,13 @@ def similar(
     options.check_table(out)
     tables, nodes = split_type(run, nodes, tables)
     candidates = [] if among is None else among.split(",")
-    found = find_run(run, tables, device, [*nodes, *candidates])
-    model = options.open_run(found.run, device, unfinished=unfinished)
+    found = find_run(run, tables, use.device, [*nodes, *candidates])
+    model = use.open(found.run)
     others = found.keys(model, candidates) or None
     table = found.with_names(model.similar(found.keys(model, nodes), k, among=others))
     if out is not None:
-        write_table(out, table, safe=safe_csv)
-    if as_json:
+        write_table(out, table, safe=use.safe_csv)
+    if use.as_json:
         echo_json(_records(table))
         return
     headings = ("node", "cosine", "edge", "shared neighbours", "shared features", "agree most in")
@@ -133,10 +131,7 @@ def anomalies(
     top: Annotated[int, option("Number of nodes to show; the file has all.", min=1)] = 20,
     out: TableOption = None,
     tables: Tables,
-    safe_csv: options.SafeCsvOption = False,
-    unfinished: options.UnfinishedOption = False,
-    device: options.DeviceOption = "auto",
-    as_json: options.JsonOption = False,
+    use: Use,
 ) -> None:
     """List the nodes that their neighbours predict worst, with the parts of the score.
 
@@ -145,13 +140,13 @@ def anomalies(
     Of several linked tables, name one: `h3gnn anomalies bank/ transfers --tables data/`
     """
     options.check_table(out)
-    found = find_run(run, replace(tables, type=node_type or tables.type), device)
-    model = options.open_run(found.run, device, unfinished=unfinished)
+    found = find_run(run, replace(tables, type=node_type or tables.type), use.device)
+    model = use.open(found.run)
     table = found.with_names(model.anomalies(edges=found.has_links))
     if out is not None:
-        write_table(out, table, safe=safe_csv)
+        write_table(out, table, safe=use.safe_csv)
     rows, headings = _records(table.head(top)), list(map(str, table))
-    if as_json:
+    if use.as_json:
         parts = [name for name in headings if name not in ("node", "name", "score")]
         result = {"nodes": len(table), "parts": parts, "anomalies": rows}
         echo_json(result | {"out": out, "provenance": model.graph_.provenance.as_dict()})
@@ -188,10 +183,7 @@ def links(
     at_least: Annotated[float | None, _recommend("Weaker links are no choice.", metavar="NUMBER")] = None,
     out: TableOption = None,
     tables: Tables,
-    safe_csv: options.SafeCsvOption = False,
-    unfinished: options.UnfinishedOption = False,
-    device: options.DeviceOption = "auto",
-    as_json: options.JsonOption = False,
+    use: Use,
 ) -> None:
     """List the most probable missing edges, with scores on hidden edges.
 
@@ -204,7 +196,7 @@ def links(
     check_choice("--check", check, ("refit", "none"))
     how: dict[str, Any] = {"users": users, "items": items, "weight": weight, "at_least": at_least}
     if is_about_tables(run, tables):
-        database, (table, *more) = open_links(run, nodes or [], tables, device)
+        database, (table, *more) = open_links(run, nodes or [], tables, use.device)
         found = database.recommender(table, **how)
         wanted = [*more, *(to or [])]
         if together and wanted:
@@ -214,8 +206,8 @@ def links(
         else:
             listed = database.recommend(table, wanted or None, top or SHOWN_LINKS)
         if out is not None:
-            write_table(out, listed, safe=safe_csv)
-        if as_json:
+            write_table(out, listed, safe=use.safe_csv)
+        if use.as_json:
             echo_json({"links": _records(listed), "held_out": found.scores, "out": out})
             return
         _print_recommended(listed, found.scores)
@@ -225,9 +217,7 @@ def links(
     if given := [name for name, one in {"for": to, "together": together, **how}.items() if one is not None]:
         message = f"--{given[0].replace('_', '-')} needs several tables (--tables SOURCE)"
         raise InputError(message, code="option-needs-tables")
-    _missing_edges(
-        run, nodes, top or 100, check, out, device, safe=safe_csv, unfinished=unfinished, as_json=as_json
-    )
+    _missing_edges(run, nodes, top or 100, check, out, use)
 
 
 def _print_recommended(table: pd.DataFrame, scores: dict[str, Any]) -> None:
@@ -264,22 +254,18 @@ def _missing_edges(
     top: int,
     check: str,
     out: Path | None,
-    device: str,
-    *,
-    safe: bool,
-    unfinished: bool,
-    as_json: bool,
+    use: Use,
 ) -> None:
-    model = options.open_run(run, device, unfinished=unfinished).set_params(verbose=True)
+    model = use.open(run).set_params(verbose=True)
     if check == "refit":
         seconds = model.cost_.get("seconds")
         took = "" if seconds is None else f", which took {seconds:.0f} s the first time"
         say(f"hiding edges and fitting again without them{took} …")
     found = model.links(nodes or None, top=top, check=check == "refit")
     if out is not None:
-        write_table(out, found.table, safe=safe)
+        write_table(out, found.table, safe=use.safe_csv)
     rows = _records(found.table)
-    if as_json:
+    if use.as_json:
         result = {"links": rows, "held_out": found.scores, "how": found.how, **found.counts}
         echo_json(result | {"out": out, "provenance": model.graph_.provenance.as_dict()})
         return
@@ -309,10 +295,7 @@ def export(
     out: Annotated[File, option("The file or folder to write.")] = None,
     tables: Tables,
     dimensions: Annotated[Number, option("Reduce to this many principal components.", min=1)] = None,
-    safe_csv: options.SafeCsvOption = False,
-    unfinished: options.UnfinishedOption = False,
-    device: options.DeviceOption = "auto",
-    as_json: options.JsonOption = False,
+    use: Use,
 ) -> None:
     """Write embeddings and graph for other programs.
 
@@ -331,13 +314,13 @@ def export(
         options.check_output(path, Path(EXPORTS[to]).suffix)
     if path.absolute() == run.absolute():
         raise InputError(f"{path} is the run itself; choose another folder (--out)", code="output-is-run")
-    model = options.open_run(find_run(run, tables, device).run, device, unfinished=unfinished)
+    model = use.open(find_run(run, tables, use.device).run)
     check_ids(model.graph_.node_ids, path)
     embedding = model.embedding_ if dimensions is None else reduce_columns(model.embedding_, dimensions)
     if to in WRITERS:
-        written = WRITERS[to](path, Exported(model.graph_, embedding, safe_csv))
+        written = WRITERS[to](path, Exported(model.graph_, embedding, use.safe_csv))
     else:
-        write_rows(path, embedding, model.graph_.node_ids, safe=safe_csv)
+        write_rows(path, embedding, model.graph_.node_ids, safe=use.safe_csv)
         written = [path, *([path.with_suffix(".ids.csv")] if to == "npy" else [])]
     nodes, columns = embedding.shape
     if to == "graphml" and columns > MAX_ATTRIBUTES:
@@ -345,7 +328,7 @@ def export(
             f"note: the GraphML file has two coordinates only, since it cannot hold {columns:,} columns; "
             f"--dimensions {MAX_ATTRIBUTES} includes that many"
         )
-    if as_json:
+    if use.as_json:
         result = {"format": to, "files": list(map(str, written)), "nodes": nodes, "dimensions": columns}
         echo_json(result | {"provenance": model.graph_.provenance.as_dict()})
     else:
@@ -365,10 +348,7 @@ def embed(
         bool, option("Embed all nodes, not only the new ones.", "--refresh", panel=NEW)
     ] = False,
     tables: Tables,
-    safe_csv: options.SafeCsvOption = False,
-    unfinished: options.UnfinishedOption = False,
-    device: options.DeviceOption = "auto",
-    as_json: options.JsonOption = False,
+    use: Use,
 ) -> None:
     """Write the embeddings of a saved model's graph, of nodes added to it, or of another graph.
 
@@ -378,12 +358,12 @@ def embed(
     drivers.parquet`, then `h3gnn embed f1/ --type drivers --new-tables season/ --out new.parquet`
     """
     options.check_output(out, *EMBEDDING_ENDINGS)
-    asked = find_run(run, tables, device)
+    asked = find_run(run, tables, use.device)
     run = asked.run
     if new_features is not None or new_edges is not None or new_tables is not None:
         if source.is_given:
             raise InputError("give new nodes or another graph, not both", code="two-graphs")
-        model = options.open_run(run, device, unfinished=unfinished)
+        model = use.open(run)
         if (new_tables is None) != (asked.database is None):
             name = "--new-features" if new_tables is None else "--new-tables"
             message = f"{name}: rows that were added to several tables are given by --new-tables, nodes of a "
@@ -392,18 +372,18 @@ def embed(
             found = asked.extend(new_tables, refresh=refresh)
         else:
             found = options.extend_run(model, new_features, new_edges, source.reading(), refresh=refresh)
-        write_rows(out, found.embedding, found.node_ids, safe=safe_csv)
+        write_rows(out, found.embedding, found.node_ids, safe=use.safe_csv)
         more = {"new_nodes": found.new, "refreshed": found.refreshed, "notes": list(found.notes)}
         more["repairs"] = [one.as_dict() for one in found.repairs]
         nodes, dimensions = found.embedding.shape
         which = f"all {nodes:,} nodes, {found.new:,} of them new" if refresh else f"{found.new:,} new nodes"
-        _report(out, nodes, dimensions, found.graph, which, as_json, more)
+        _report(out, nodes, dimensions, found.graph, which, use.as_json, more)
         return
     if refresh:
         message = "--refresh is for an extended graph: give --new-features and --new-edges, or --new-tables"
         raise InputError(message, code="refresh-alone")
     source.check_unused()
-    model = options.open_run(run, device, unfinished=unfinished, in_files=True)
+    model = use.open(run, in_files=True)
     graph = model.graph_
     if source.is_given:
         graph = _with_drift(graph, source.load(in_files=True, plan=graph.plan, links=graph.link_columns))
@@ -411,9 +391,9 @@ def embed(
     if not graph.in_memory:
         write_result(out, model, graph)
     else:
-        write_rows(out, model.transform(graph), graph.node_ids, safe=safe_csv)
+        write_rows(out, model.transform(graph), graph.node_ids, safe=use.safe_csv)
     dimensions = len(model.get_feature_names_out())
-    _report(out, graph.num_nodes, dimensions, graph, f"{graph.num_nodes:,} nodes", as_json, {})
+    _report(out, graph.num_nodes, dimensions, graph, f"{graph.num_nodes:,} nodes", use.as_json, {})
 
 
 def _with_drift(fitted: Graph | MappedGraph, other: Graph | MappedGraph) -> Graph | MappedGraph:

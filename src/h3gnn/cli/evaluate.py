@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.databases import find_run, is_about_tables
+from h3gnn.cli.databases import find_run
 from h3gnn.cli.options import (
     EmbeddingsArgument,
     Number,
@@ -19,6 +19,7 @@ from h3gnn.cli.options import (
     TableOption,
     Tables,
     TopOption,
+    Use,
     option,
     takes_graph,
 )
@@ -49,7 +50,7 @@ _opt = partial(option, panel="Evaluation")
 _clusters = partial(option, panel="Clusters")
 
 
-@partial(takes_graph, without=("seed",))
+@partial(takes_graph, without=("seed", "safe_csv"))
 def evaluate(
     *,
     embeddings: EmbeddingsArgument = None,
@@ -72,9 +73,7 @@ def evaluate(
     models: options.ModelsOption = None,
     set_: options.SetOption = None,
     tables: Tables,
-    unfinished: options.UnfinishedOption = False,
-    device: options.DeviceOption = "auto",
-    as_json: options.JsonOption = False,
+    use: Use,
 ) -> None:
     """Score embeddings against labels that training never saw: linear probe and k-means.
 
@@ -82,9 +81,9 @@ def evaluate(
     `h3gnn evaluate --preset paper texas --seeds 10`. Of several linked tables, `h3gnn evaluate bank/ --type
     loan.status` scores the rows of a predicted column.
     """
-    found = None if embeddings is None else _find_tables(embeddings, tables, device)
-    if found is not None:
-        embeddings, preset, epochs, set_ = found, None, None, None
+    found = None if embeddings is None else find_run(Path(embeddings), tables, use.device)
+    if found is not None and found.database is not None:
+        embeddings, preset, epochs, set_ = str(found.run), None, None, None
     asked = {"protocol": protocol, "epoch_rule": epoch_rule, "probe": probe, "cluster": clusters, "top": top}
     how = _checked(asked, trains=preset is not None)
     if trials > 1 and (preset is None or protocol != "nested"):
@@ -94,7 +93,7 @@ def evaluate(
             raise InputError(f"--preset trains again: omit {embeddings}", code="preset-and-embeddings")
         source = replace(source, graph=source.graph or embeddings)
         named = {"epochs": epochs, "n_models": models}
-        model = options.build_estimator(preset, named, set_, seed=0, device=device)
+        model = options.build_estimator(preset, named, set_, seed=0, device=use.device)
         how["fixed"] = tuple(options.given_settings(named, set_))
         result = _evaluate_preset(model, preset, source.benchmark, _load(source), seeds, trials, how)
     else:
@@ -105,21 +104,13 @@ def evaluate(
             raise InputError(message, code="no-embeddings")
         source.check_unused()
         graph = _load(source, in_files=True) if source.is_given else None
-        result = _evaluate_embeddings(embeddings, source.benchmark, graph, device, unfinished, how)
-    if as_json:
+        result = _evaluate_embeddings(embeddings, source.benchmark, graph, use, how)
+    if use.as_json:
         echo_json(result.as_dict())
         return
     from h3gnn.report.tables import print_results
 
     print_results([result])
-
-
-def _find_tables(given: str, tables: Tables, device: str) -> str | None:
-    """Return the folder of a run of several tables; None if the command is about something else."""
-    if not is_about_tables(Path(given), tables):
-        tables.check_unused()
-        return None
-    return str(find_run(Path(given), tables, device).run)
 
 
 def _checked(how: dict[str, Any], *, trains: bool) -> dict[str, Any]:
@@ -195,21 +186,21 @@ def _evaluate_preset(
 
 
 def _evaluate_embeddings(
-    embeddings: str, name: str | None, graph: Graph | None, device: str, unfinished: bool, how: dict[str, Any]
+    embeddings: str, name: str | None, graph: Graph | None, use: Use, how: dict[str, Any]
 ) -> Result:
     import torch
 
     from h3gnn.experiments.methods import given
     from h3gnn.experiments.run import run_method
 
-    read = read_embedded(embeddings, graph, device, unfinished=unfinished, to_score=True)
+    read = read_embedded(embeddings, graph, use, to_score=True)
     if read.graph is None:
         raise InputError(f"{embeddings} has no labels: also give the graph", code="no-labels")
     rows = torch.from_numpy(read.values)
     method = given(read.method, rows, read.params, epoch=read.epochs, probe=how.pop("probe"))
     seeds = [] if read.seed is None else [read.seed]
     with stages() as stage:
-        return run_method(method, read.graph, seeds=seeds, device=device, name=name, scoring=stage, **how)
+        return run_method(method, read.graph, seeds=seeds, device=use.device, name=name, scoring=stage, **how)
 
 
 @takes_graph
@@ -224,10 +215,7 @@ def cluster(
     max_clusters: Annotated[int, _clusters("The silhouette chooses from 2 to this.", min=2)] = MAX_CLUSTERS,
     starts: Annotated[int, _clusters("Initializations of k-means.", min=1)] = 10,
     tables: Tables,
-    safe_csv: options.SafeCsvOption = False,
-    unfinished: options.UnfinishedOption = False,
-    device: options.DeviceOption = "auto",
-    as_json: options.JsonOption = False,
+    use: Use,
 ) -> None:
     """Cluster the nodes by their embeddings with k-means; labels are not needed.
 
@@ -239,9 +227,9 @@ def cluster(
         raise InputError("give a folder of `h3gnn fit --out`, or a file of embeddings", code="no-embeddings")
     options.check_table(out)
     source.check_unused()
-    found_run = find_run(Path(embeddings), tables, device)
+    found_run = find_run(Path(embeddings), tables, use.device)
     graph = source.load() if source.is_given else None
-    read = read_embedded(str(found_run.run), graph, device, unfinished=unfinished)
+    read = read_embedded(str(found_run.run), graph, use)
     if out is not None:
         check_ids(read.ids, out)
     found, summary = _cluster(read, clusters, max_clusters, starts, tables.seed)
@@ -249,9 +237,9 @@ def cluster(
         import pandas as pd
 
         table = pd.DataFrame({"node": read.ids, "cluster": found})
-        write_table(out, found_run.with_names(table), safe=safe_csv)
+        write_table(out, found_run.with_names(table), safe=use.safe_csv)
         summary["out"] = str(out)
-    if as_json:
+    if use.as_json:
         echo_json(summary)
         return
     _print_clusters(summary)
@@ -326,9 +314,8 @@ class Embedded:
 def read_embedded(
     given: str,
     graph: Graph | MappedGraph | None,
-    device: str,
+    use: Use,
     *,
-    unfinished: bool = False,
     to_score: bool = False,
 ) -> Embedded:
     """Return the embedding of a run or a file; with a graph, one row for each of its nodes in their order.
@@ -337,7 +324,7 @@ def read_embedded(
     """
     path = Path(given)
     if path.is_dir():
-        return _embed_run(path, graph, device, unfinished, to_score)
+        return _embed_run(path, graph, use, to_score)
     if path.suffix.lower() not in EMBEDDING_ENDINGS:
         raise InputError(
             f"{given} is neither a folder of `h3gnn fit --out` nor a file that ends in one of "
@@ -347,13 +334,11 @@ def read_embedded(
     return _read_file(path, graph)
 
 
-def _embed_run(
-    folder: Path, given: Graph | MappedGraph | None, device: str, unfinished: bool, to_score: bool
-) -> Embedded:
+def _embed_run(folder: Path, given: Graph | MappedGraph | None, use: Use, to_score: bool) -> Embedded:
     from h3gnn.graphs.graph import with_splits
     from h3gnn.settings import kept_for
 
-    model = options.open_run(folder, device, unfinished=unfinished, in_files=to_score or given is not None)
+    model = use.open(folder, in_files=to_score or given is not None)
     whole: Graph | MappedGraph = model.graph_ if given is None else given
     if not whole.in_memory:
         values, graph = _labelled_rows(model, whole)

@@ -241,12 +241,12 @@ def parse_columns(texts: list[str]) -> dict[str, str]:
 
 
 def takes_graph(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
-    """Replace the arguments of a command that are a `Source` or `Tables` by their options.
+    """Replace the arguments of a command that are a `Source`, `Tables` or `Use` by their options.
 
     An option that the command has, too, is given to both.
     """
     own = signature(command, eval_str=True).parameters
-    groups = {name: one.annotation for name, one in own.items() if one.annotation in (Source, Tables)}
+    groups = {name: one.annotation for name, one in own.items() if one.annotation in (Source, Tables, Use)}
     shown: list[Parameter] = []
     for name, parameter in own.items():
         if name in groups:
@@ -499,6 +499,20 @@ def open_run(run: Path, device: str, *, unfinished: bool = False, in_files: bool
             code="graph-on-disk",
         )
     return model
+
+
+@dataclass(frozen=True)
+class Use:
+    """How a command opens a run and writes what it finds; each field is an option."""
+
+    safe_csv: SafeCsvOption = False
+    unfinished: UnfinishedOption = False
+    device: DeviceOption = "auto"
+    as_json: JsonOption = False
+
+    def open(self, run: Path, *, in_files: bool = False) -> H3GNN:
+        """Load the model of a run; see `open_run`."""
+        return open_run(run, self.device, unfinished=self.unfinished, in_files=in_files)
 
 
 def extend_run(

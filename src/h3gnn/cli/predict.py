@@ -17,6 +17,7 @@ from h3gnn.cli.options import (
     Source,
     Tables,
     Text,
+    Use,
     argument,
     option,
     takes_graph,
@@ -70,10 +71,7 @@ def predict(
     new_features: NewFeaturesOption = None,
     new_edges: NewEdgesOption = None,
     new_tables: options.NewTablesOption = None,
-    safe_csv: options.SafeCsvOption = False,
-    unfinished: options.UnfinishedOption = False,
-    device: options.DeviceOption = "auto",
-    as_json: options.JsonOption = False,
+    use: Use,
 ) -> None:
     """Predict the class or number of every unlabelled node, with held-out scores.
 
@@ -99,14 +97,16 @@ def predict(
     found_run, asked, extension, rows = FoundRun(run), None, None, None
     label_name: str | None
     if is_about_tables(run, tables):
-        found_run, asked = ask_tables(run, target, tables, source, device, test_from, allow_leaks=allow_leaks)
+        found_run, asked = ask_tables(
+            run, target, tables, source, use.device, test_from, allow_leaks=allow_leaks
+        )
         model, labels, names, label_name = asked.model, asked.labels, asked.names, asked.title
         if new_tables is not None and found_run.database is not None:
             extension, rows = found_run.database.extend(asked.fitted, new_tables)
             options.say_notes(extension)
     else:
         _check_single(target, tables, test_from, new_tables)
-        model = _open_or_fit(run, source, tables, device, unfinished)
+        model = _open_or_fit(run, source, tables, use)
         labels, names, label_name = _labels(model.graph_, source, run)
     rule.check(max(2, len(names)) if names else 0)
     if new_features is not None or new_edges is not None:
@@ -130,9 +130,9 @@ def predict(
             seed=tables.seed,
             progress=lambda share: bar(completed=share),
         )
-    write_table(out, (rows or found_run).with_names(found.table), safe=safe_csv)
+    write_table(out, (rows or found_run).with_names(found.table), safe=use.safe_csv)
     store_predictions(found_run.run, found.as_dict())
-    _report(found, model.graph_, out, () if extension is None else extension.repairs, as_json)
+    _report(found, model.graph_, out, () if extension is None else extension.repairs, use.as_json)
 
 
 def _check_single(target: str | None, tables: Tables, test_from: str | None, new_tables: str | None) -> None:
@@ -144,7 +144,7 @@ def _check_single(target: str | None, tables: Tables, test_from: str | None, new
         raise InputError(message, code="option-needs-tables")
 
 
-def _open_or_fit(run: Path, source: Source, tables: Tables, device: str, unfinished: bool) -> H3GNN:
+def _open_or_fit(run: Path, source: Source, tables: Tables, use: Use) -> H3GNN:
     """Return the model of a run; given tables, fit it first, or continue where the same command ended."""
     settings = {"preset": tables.preset, "epochs": tables.epochs, "set": tables.set_}
     given = [name for name, value in (*settings.items(), ("undirected", source.undirected)) if value]
@@ -152,16 +152,16 @@ def _open_or_fit(run: Path, source: Source, tables: Tables, device: str, unfinis
         if source.features or given:
             name = "features" if source.features else given[0]
             raise InputError(f"--{name} needs a fit: add --edges, or omit it", code="option-needs-edges")
-        return options.open_run(run, device, unfinished=unfinished, in_files=True)
+        return use.open(run, in_files=True)
     from h3gnn.answers.prediction import check_labels
     from h3gnn.storage.models import DESCRIPTION, check_folder
     from h3gnn.storage.runs import has_begun
 
-    if unfinished:
+    if use.unfinished:
         raise InputError("--unfinished uses a run as it is: omit --edges", code="unfinished-and-edges")
     check_folder(run)
     named = {"epochs": tables.epochs}
-    model = options.build_estimator(tables.preset, named, tables.set_, seed=tables.seed, device=device)
+    model = options.build_estimator(tables.preset, named, tables.set_, seed=tables.seed, device=use.device)
     graph = source.load()
     check_labels(*_labels(graph, source, run)[:2])  # before the work, not after it
     if (run / DESCRIPTION).exists() and not has_begun(run):

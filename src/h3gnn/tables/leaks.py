@@ -6,7 +6,7 @@ rule that uses one column only, whatever the encoding of the class: a copy, a co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -70,19 +70,13 @@ def find_leaks(values: Any, columns: Sequence[str], classes: Integers) -> dict[s
         columns: the column that each feature comes from; the features of a column are consecutive.
         classes: of each row, -1 where unknown.
     """
-    rows = _sample(classes, len(columns))
-    truth = np.unique(classes[rows], return_inverse=True)[1]
-    others = len(truth) - int(np.bincount(truth).max(initial=0))
+    rows, truth, others = _labelled(classes, len(columns))
     if len(truth) < MIN_ROWS or others < MIN_OTHERS:
         return {}
     most = min(MOST_ERRORS * len(truth), MOST_KEPT * others)
-    by_column = values[rows].tocsc() if hasattr(values, "tocsc") else np.asarray(values[rows])
     found, indicated = dict[str, float](), dict[int, str]()
-    for name, group in groupby(range(len(columns)), columns.__getitem__):
-        at = [*group]
-        part = by_column[:, at[0] : at[-1] + 1]
-        part = part.toarray() if hasattr(part, "toarray") else part
-        singles = [*part.T, *([_as_codes(part)] if len(at) > 1 else [])]
+    for name, part in _by_column(values, columns, rows):
+        singles = [*part.T, *([_as_codes(part)] if part.shape[1] > 1 else [])]
         errors = min(_errors(one, truth) for one in singles)
         if errors <= most:
             found[name] = 1 - errors / len(truth)
@@ -93,6 +87,16 @@ def find_leaks(values: Any, columns: Sequence[str], classes: Integers) -> dict[s
     return found
 
 
+def column_leaks(values: Any, columns: Sequence[str], target: Target) -> dict[str, str]:
+    """Return the columns that contain what is to be predicted, by value or name, and why that is assumed.
+
+    The arguments are those of `find_leaks`.
+    """
+    shares = find_leaks(values, columns, target.classes)
+    found = {one: describe(share) for one, share in shares.items()}
+    return found | {one: NAMED for one in dict.fromkeys(columns) if is_same_target(one, target.name)}
+
+
 def _sample(classes: Integers, width: int) -> Integers:
     """Return labelled rows; of a large table evenly spaced ones of each class."""
     rows = np.flatnonzero(classes >= 0)
@@ -101,6 +105,23 @@ def _sample(classes: Integers, width: int) -> Integers:
         return rows
     ordered = rows[np.argsort(classes[rows], kind="stable")]
     return ordered[np.linspace(0, len(ordered) - 1, most).astype(np.int64)]
+
+
+def _labelled(classes: Integers, width: int) -> tuple[Integers, Integers, int]:
+    """Return rows to compare, their classes from 0, and how many rows are outside the largest class."""
+    rows = _sample(classes, width)
+    truth = np.unique(classes[rows], return_inverse=True)[1]
+    return rows, truth, len(truth) - int(np.bincount(truth).max(initial=0))
+
+
+def _by_column(values: Any, columns: Sequence[str], rows: Integers) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """Yield each column, and its features in some rows."""
+    read = values[rows]
+    read = read.tocsc() if hasattr(read, "tocsc") else np.asarray(read)
+    for name, group in groupby(range(len(columns)), columns.__getitem__):
+        at = [*group]
+        part = read[:, at[0] : at[-1] + 1]
+        yield name, part.toarray() if hasattr(part, "toarray") else part
 
 
 def _as_codes(part: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -146,19 +167,13 @@ def nearly_determined(values: Any, columns: Sequence[str], classes: Integers) ->
 
     The arguments are those of `find_leaks`.
     """
-    rows = _sample(classes, len(columns))
-    truth = np.unique(classes[rows], return_inverse=True)[1]
-    others = len(truth) - int(np.bincount(truth).max(initial=0))
+    rows, truth, others = _labelled(classes, len(columns))
     if len(truth) < NEARLY_ROWS or others < NEARLY_ROWS / BINS:
         return {}
-    found, by_column = dict[str, float](), values[rows]
-    by_column = by_column.tocsc() if hasattr(by_column, "tocsc") else np.asarray(by_column)
-    for name, group in groupby(range(len(columns)), columns.__getitem__):
-        at = [*group]
-        part = by_column[:, at[0] : at[-1] + 1]
-        part = np.asarray(part.toarray() if hasattr(part, "toarray") else part, dtype=np.float64)
-        wrong = len(truth)
-        for one in [*part.T, *([_as_codes(part)] if 1 < len(at) <= BINS else [])]:
+    found = dict[str, float]()
+    for name, part in _by_column(values, columns, rows):
+        wide, wrong = part.astype(np.float64), len(truth)
+        for one in [*wide.T, *([_as_codes(wide)] if 1 < wide.shape[1] <= BINS else [])]:
             wrong = min(wrong, len(truth) - int(_counts(_binned(one), truth).max(axis=1).sum()))
         if wrong <= (1 - NEARLY) * others:
             found[name] = 1 - wrong / len(truth)
@@ -243,9 +258,7 @@ def _feature_leaks(graph: GraphLike, target: Target) -> tuple[dict[str, str], li
     """Return the features that contain the class, and why; and, without a plan, the other features."""
     nodes = _sample(target.classes, graph.num_features)
     values, columns = _values_of(graph, nodes), _columns_of(graph)
-    found = {one: NAMED for one in columns if is_same_target(one, target.name)}
-    shares = find_leaks(values, columns, target.classes[nodes])
-    found |= {one: describe(share) for one, share in shares.items()}
+    found = column_leaks(values, columns, Target(target.name, target.classes[nodes]))
     return found, [one for one in columns if one not in found] if graph.plan is None else []
 
 
@@ -273,11 +286,8 @@ def link_leaks(table: LinkTable, values: npt.NDArray[Any], target: Target) -> di
             continue
         repeated = values[rows[:, None], at]
         known = ~np.isnan(repeated).all(axis=1)
-        shares = find_leaks(np.nan_to_num(repeated[known]), [name] * len(at), target.classes[rows[known]])
-        if is_same_target(name, target.name):
-            found[name] = NAMED
-        elif shares:
-            found[name] = describe(shares[name])
+        labelled = Target(target.name, target.classes[rows[known]])
+        found |= column_leaks(np.nan_to_num(repeated[known]), [name] * len(at), labelled)
     return found
 
 

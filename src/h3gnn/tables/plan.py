@@ -168,11 +168,7 @@ class TablePlan:
 
     def leaks(self, values: Any, target: Target) -> dict[str, str]:
         """Return the used columns that contain what is to be predicted, and why that is assumed."""
-        columns = [feature.column.name for feature in self.features]
-        shares = leaks.find_leaks(values, columns, target.classes)
-        named = [one.name for one in self.used if leaks.is_same_target(one.name, target.name)]
-        found = {one: leaks.describe(share) for one, share in shares.items()}
-        return found | dict.fromkeys(named, leaks.NAMED)
+        return leaks.column_leaks(values, [feature.column.name for feature in self.features], target)
 
     def lines(self) -> list[tuple[str, str, str]]:
         """Return (column, kind and reason, encoding) for display; many unchanged columns share a line."""
