@@ -20,7 +20,7 @@ from h3gnn.encoder.blocks import COLUMNS, DIFFUSION, InputBlocks
 from h3gnn.encoder.encode import GraphRows, gather_rows
 from h3gnn.encoder.readout import ColumnScaler, Smoother, StepMatrix, suggest_smoothing
 from h3gnn.encoder.support import find_entries, support_from_rows
-from h3gnn.errors import GraphError, InputError
+from h3gnn.errors import GraphError, InputError, shortened
 from h3gnn.graphs.checks import as_frame, check_graph, counted, is_frame, is_table
 from h3gnn.graphs.convert import as_graph, check_dates, check_table, is_graph, nearest_neighbour_graph
 from h3gnn.graphs.graph import FIXED_ORDER, Graph, GraphLike, canonical_order, reorder_nodes, with_columns
@@ -95,19 +95,18 @@ def column_order(fitted: tuple[str, ...], given: tuple[str, ...]) -> list[int] |
     missing = [name for name in fitted if name not in position]
     unknown = [name for name in given if name not in known]
     if missing or unknown:
-        problems = [f"{_listed(missing)} missing"] if missing else []
-        problems += [f"{_listed(unknown)} unknown"] if unknown else []
+        sides = (("missing", missing), ("unknown", unknown))
+        problems = [
+            f"{shortened(map(repr, names), 5)} {'is' if len(names) == 1 else 'are'} {what}"
+            for what, names in sides
+            if names
+        ]
         raise GraphError(
             f"the feature columns differ from the fit: {' and '.join(problems)}; give the fitted columns "
-            f"({', '.join(fitted[:8])}{', …' if len(fitted) > 8 else ''}), in any order, and no others",
+            f"({shortened(fitted)}), in any order, and no others",
             code="feature-columns-differ",
         )
     return [position[name] for name in fitted]
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:5]) + (f" and {len(names) - 5} more" * (len(names) > 5))
-    return f"{shown} {'is' if len(names) == 1 else 'are'}"
 
 
 def align_columns(fitted: GraphLike, graph: Graph) -> Graph:

@@ -14,6 +14,7 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold
 
 from h3gnn.answers.links import Neighbourhood, principal, reduced_features
+from h3gnn.answers.similarity import unit_rows
 from h3gnn.graphs.graph import Graph, node_order, reorder_nodes
 from h3gnn.graphs.ids import check_ids
 
@@ -95,8 +96,7 @@ def feature_surprise(features: Floats, embedding: Floats, around: Neighbourhood)
 
 def edge_surprise(features: Floats, around: Neighbourhood) -> Doubles:
     """Return the sum of 1 − cosine over the edges of each node."""
-    length = np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
-    unit = features / length
+    unit = unit_rows(features)
     rows = np.repeat(np.arange(around.nodes), around.degree)
     cosine = np.empty(len(rows))
     for first in range(0, len(rows), 1 << 18):
@@ -119,10 +119,8 @@ def disagreement(by_model: Floats, members: Sequence[str]) -> Doubles:
     views = []
     for group in groups:
         rows = by_model[:, group].reshape(len(by_model), -1)
-        rows = rows - rows.mean(axis=0)
-        rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+        rows = unit_rows(rows - rows.mean(axis=0))
         near = rows @ rows[landmarks].T
-        near -= near.mean(axis=1, keepdims=True)
-        views.append(near / np.maximum(np.linalg.norm(near, axis=1, keepdims=True), 1e-12))
+        views.append(unit_rows(near - near.mean(axis=1, keepdims=True)))
     pairs = [(views[a] * views[b]).sum(axis=1) for a in range(len(views)) for b in range(a + 1, len(views))]
     return np.asarray(1 - np.mean(pairs, axis=0, dtype=np.float64))

@@ -21,7 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from h3gnn.answers.similarity import nearest, nearest_of_types, nearest_to_all
+from h3gnn.answers.similarity import nearest, nearest_of_types, nearest_to_all, unit_rows
 from h3gnn.errors import InputError
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph, node_order, reorder_nodes
@@ -138,8 +138,8 @@ class PairFeatures:
 
     def __init__(self, by_model: Floats, features: Floats, around: Neighbourhood) -> None:
         self.around = around
-        self.spaces = [_unit(by_model[:, model]) for model in range(by_model.shape[1])]
-        self.spaces.append(_unit(features))
+        parts = [*by_model.swapaxes(0, 1), features]
+        self.spaces = [unit_rows(one - one.mean(axis=0)) for one in parts]
 
     def similarity(self, pairs: Integers) -> npt.NDArray[np.float64]:
         """Return the mean cosine over the models."""
@@ -159,12 +159,6 @@ class PairFeatures:
                 some = slice(first, first + 8 * ROWS)
                 found[some, at] = (space[pairs[0, some]] * space[pairs[1, some]]).sum(axis=1)
         return found
-
-
-def _unit(rows: Floats) -> Floats:
-    centred = rows - rows.mean(axis=0)
-    found: Floats = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
-    return found.astype(np.float32)
 
 
 def reduced_features(graph: Graph, most: int) -> Floats:

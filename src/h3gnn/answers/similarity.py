@@ -53,10 +53,10 @@ def nearest(
     for first in range(0, len(queries) if k else 0, queries_at_once):
         block = slice(first, first + queries_at_once)
         nodes, best, which = queries[block], near[block], found[block]
-        rows = _unit(embedding[nodes] - mean)
+        rows = unit_rows(embedding[nodes] - mean)
         for start in range(0, len(pool), rows_at_once):
             others = pool[start : start + rows_at_once]
-            cosine = rows @ _unit(embedding[others] - mean).T
+            cosine = rows @ unit_rows(embedding[others] - mean).T
             itself = np.flatnonzero(np.isin(nodes, others))
             cosine[itself, np.searchsorted(others, nodes[itself])] = -np.inf
             for part in FIRST if start == 0 else (slice(None),):
@@ -170,7 +170,7 @@ def similar_nodes(
     table["features"] = [explanations.features(a, b) for a, b in pairs]
     mean = embedding.mean(axis=0)
     for name, columns in (tokens or {}).items():
-        left, right = (_unit(embedding[one][:, columns] - mean[columns]) for one in (node, other))
+        left, right = (unit_rows(embedding[one][:, columns] - mean[columns]) for one in (node, other))
         table[f"agree: {name}"] = (left * right).sum(axis=1)
     if attention is not None and tokens:
         nodes, place = np.unique(np.concatenate([node, other]), return_inverse=True)
@@ -180,7 +180,8 @@ def similar_nodes(
     return table
 
 
-def _unit(rows: Floats) -> Floats:
+def unit_rows(rows: Floats) -> Floats:
+    """Return rows of length 1; those of zeros stay."""
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.maximum(length, 1e-12), dtype=np.float32)
 

@@ -162,11 +162,11 @@ def _graph_of(arrays: dict[str, npt.NDArray[Any]], file: Path, source: str, kind
         None if features is None else _check_real(features, file),
         np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1),  # both directions; a self-loop once
         nodes=nodes,
-        **({} if labels is None else split_known(labels)),
+        **split_known(labels),
         masks=(masks[0].T, masks[1].T, masks[2].T) if len(masks) == 3 else None,
         source=source,
         kind=kind,
-        repairs=() if labels is None else unknown_labels(labels),
+        repairs=unknown_labels(labels),
     )
 
 

@@ -54,7 +54,7 @@ def from_pyg(data: Any, *, source: str, kind: Kind = "object") -> Graph:
             message += ", or read its types by from_hetero_data, and make the graph of one by type_view"
         raise GraphError(message, code="not-a-graph")
     edges, labels = get("edge_index"), get("y")
-    repairs = [] if labels is None else [*unknown_labels(labels)]
+    repairs = [*unknown_labels(labels)]
     if edges is None:
         raise GraphError("the PyG Data has no edge_index", code="edges-missing")
     weights = get("edge_weight")
@@ -69,7 +69,7 @@ def from_pyg(data: Any, *, source: str, kind: Kind = "object") -> Graph:
         edges,
         nodes=_pyg_nodes(data, edges),
         edge_weight=weights,
-        **({} if labels is None else split_known(labels)),
+        **split_known(labels),
         masks=as_masks(get("train_mask"), get("val_mask"), get("test_mask")),
         source=source,
         kind=kind,
@@ -200,11 +200,11 @@ def from_dgl(network: Any, *, source: str) -> Graph:
         edges,
         nodes=nodes,
         edge_weight=first(edge_data, "weight", "w", "edge_weight"),
-        **({} if labels is None else split_known(labels)),
+        **split_known(labels),
         masks=as_masks(node_data.get("train_mask"), node_data.get("val_mask"), node_data.get("test_mask")),
         source=source,
         kind="object",
-        repairs=() if labels is None else unknown_labels(labels),
+        repairs=unknown_labels(labels),
     )
 
 
@@ -365,7 +365,6 @@ def _unused(part: str, keys: Sequence[Any], hint: str = "") -> tuple[Repair, ...
     """Return the repair that names unused attributes of nodes or edges, if there are any."""
     if not keys:
         return ()
-    more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
     names = tuple(str(key) for key in keys)
-    message = f"{part} attributes not used: {', '.join(names[:8])}{more}{hint}"
+    message = f"{part} attributes not used: {shortened(names)}{hint}"
     return (Repair(f"{part}-attributes-unused", message, fields=names, warn=True),)

@@ -61,7 +61,12 @@ def choose_task(numbers: Floats, name: str) -> tuple[str, Repair | None]:
 
 
 def split_known(values: Any) -> dict[str, Any]:
-    """Return one value per node of an object as `targets` if some have fractions, else as `labels`."""
+    """Return one value per node of an object as `targets` if some have fractions, else as `labels`.
+
+    None has neither.
+    """
+    if values is None:
+        return {}
     given = as_numpy(values, "the labels")
     given = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given
     numbers = given.dtype.kind == "f" and has_fractions(given)
@@ -73,6 +78,8 @@ def unknown_labels(values: Any) -> tuple[Repair, ...]:
 
     Negative labels and NaN are unknown; if one other class is left, -1 may be a class, and is a question.
     """
+    if values is None:
+        return ()
     given = as_numpy(values, "the labels").ravel()
     if given.dtype.kind not in "if" or (given.dtype.kind == "f" and has_fractions(given)):
         return ()
