@@ -23,6 +23,7 @@ from benchmarks import (
     new_nodes,
     predictions,
     recommendations,
+    typed,
     waiting,
 )
 
@@ -266,6 +267,7 @@ PIECES: dict[str, Callable[[], str]] = {
     "defaults": lambda: defaults.table(stored("defaults")["runs"], defaults.VARIANTS),
     "sizes": sizes,
     "databases": lambda: databases.markdown(stored("databases")["cells"], "test"),
+    "typed": lambda: typed.markdown(stored("typed")),
     "comparisons": lambda: comparisons.table(stored("comparisons")["graphs"]),
     "choosing": choosing,
     "anomalies": lambda: anomalies.markdown(stored("anomalies")["rows"]).strip(),
