@@ -33,14 +33,20 @@ Integers = npt.NDArray[np.int64]
 class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
     """What `NodeClassifier` and `NodeRegressor` share: the graph, its embedding, and how nodes are named."""
 
-    embedder: Any
-    graph: Any
-    edge_index: Any
-    edges: Any
-    head: str
-    allow_leaks: bool
-    memory: Any
-    random_state: int
+    def __init__(
+        self,
+        embedder: Any,
+        graph: Any,
+        edge_index: Any,
+        edges: Any,
+        head: str,
+        leaks: bool,
+        memory: Any,
+        seed: int,
+    ) -> None:
+        self.embedder, self.memory, self.random_state = embedder, memory, seed
+        self.graph, self.edge_index, self.edges = graph, edge_index, edges
+        self.head, self.allow_leaks = head, leaks
 
     def _learn(
         self, nodes: Integers, values: npt.NDArray[Any], classes: int, rule: Rule, name: str | None
@@ -149,17 +155,10 @@ class NodeClassifier(ClassifierMixin, _NodeEstimator):  # type: ignore[misc]
         memory: Any = None,
         random_state: int = 0,
     ) -> None:
-        self.embedder = embedder
-        self.graph = graph
-        self.edge_index = edge_index
-        self.edges = edges
-        self.head = head
+        super().__init__(embedder, graph, edge_index, edges, head, allow_leaks, memory, random_state)
         self.class_weight = class_weight
         self.threshold = threshold
         self.cannot_tell_below = cannot_tell_below
-        self.allow_leaks = allow_leaks
-        self.memory = memory
-        self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
         """Learn from labelled nodes.
@@ -219,15 +218,8 @@ class NodeRegressor(RegressorMixin, _NodeEstimator):  # type: ignore[misc]
         memory: Any = None,
         random_state: int = 0,
     ) -> None:
-        self.embedder = embedder
-        self.graph = graph
-        self.edge_index = edge_index
-        self.edges = edges
-        self.head = head
+        super().__init__(embedder, graph, edge_index, edges, head, allow_leaks, memory, random_state)
         self.coverage = coverage
-        self.allow_leaks = allow_leaks
-        self.memory = memory
-        self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
         """Learn from labelled nodes: their ids or positions, and their numbers."""

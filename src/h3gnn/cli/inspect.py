@@ -72,23 +72,13 @@ def inspect(
 def _inspect_tables(given: str, write: Path | None, accept: str | None, *, as_json: bool) -> None:
     """Show the schema of several tables, inferred, or that of a schema file compared with its tables."""
     from h3gnn.storage.atomic import write_atomically
-    from h3gnn.tables.propose import infer_schema
-    from h3gnn.tables.schema import accept_questions, check_schema, read_schema
-    from h3gnn.tables.sources import open_source
+    from h3gnn.tables.database import OpenedTables
 
-    if given.endswith(".toml"):
-        schema, place = read_schema(Path(given))
-        opened = open_source(place)
-        schema = check_schema(schema, opened)
-    else:
-        opened = open_source(given)
-        schema = infer_schema(opened)
     if write is not None:
         options.check_output(write, ".toml")
-    if accept is not None:
-        schema = accept_questions(schema, accept)
-    elif write is not None and not as_json and is_terminal():
-        schema = accept_questions(schema, ask_questions(schema))
+    asks = accept is None and write is not None and not as_json and is_terminal()
+    opened = OpenedTables.open(given)
+    schema = opened.schema(accept=ask_questions if asks else accept)
     if write is not None:
         where = given if "://" in given else os.path.relpath(given, write.absolute().parent)
         write_atomically(write, schema.to_toml(where).encode())

@@ -355,11 +355,6 @@ class Tables:
     set_: SetOption = None
     seed: SeedOption = 0
 
-    @property
-    def has_settings(self) -> bool:
-        """Whether settings of the models are given."""
-        return bool(self.preset or self.epochs or self.set_)
-
     def check_unused(self) -> None:
         """Reject options of several tables where a single graph is meant."""
         given = [name for name in ("type", "accept", "as_of", "label_time") if getattr(self, name)]

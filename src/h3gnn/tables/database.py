@@ -54,6 +54,8 @@ class OpenedTables(Source):
     @classmethod
     def open(cls, source: Any) -> OpenedTables:
         """Open a source or a schema file."""
+        if isinstance(source, OpenedTables):
+            return source
         given = None
         if isinstance(source, str | Path) and Path(source).suffix.lower() == ".toml":
             given, source = read_schema(Path(source))
@@ -203,10 +205,8 @@ def read_database(
         plans: of tables that a model was fitted on, by name.
     """
     until = None if as_of is None else parse_time(as_of)
-    if schema is None and isinstance(source, str | Path) and Path(source).suffix.lower() == ".toml":
-        schema, source = read_schema(Path(source))
-    opened = open_source(source)
-    schema = infer_schema(opened) if schema is None else schema
+    opened = OpenedTables.open(source)
+    schema = schema or opened.given or infer_schema(opened)
     reader = _Reader(opened, schema, dict(columns or {}), plans or {})
     if label is not None:
         reader.label = Column.parse(label, schema.tables)
