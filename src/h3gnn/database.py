@@ -27,20 +27,8 @@ from h3gnn.graphs.relational import RelationalGraph
 from h3gnn.graphs.type_view import type_view, uses_row_times
 from h3gnn.preprocessing import align_columns
 from h3gnn.settings import as_plain
-from h3gnn.storage.models import DESCRIPTION as MODEL_FILE
-from h3gnn.storage.models import (
-    FittedLinks,
-    FittedType,
-    StoredDatabase,
-    check_new_folder,
-    folder_of,
-    is_database,
-    links_folder_of,
-    read_rows,
-    read_stored,
-    write_database,
-    write_rows,
-)
+from h3gnn.storage import models as storage
+from h3gnn.storage.models import FittedLinks, FittedType, StoredDatabase
 from h3gnn.storage.runs import has_begun
 from h3gnn.tables.database import Accept, Column, OpenedTables, Predicted, find_type, read_database, types_of
 from h3gnn.tables.leaks import check_leaks
@@ -125,10 +113,10 @@ class Database:
         self._graph: tuple[str | None, RelationalGraph] | None = None
         self._rows: dict[str, Rows] = {}
         found = None
-        if self.folder is not None and is_database(self.folder):
-            found = read_stored(self.folder)
+        if self.folder is not None and storage.is_database(self.folder):
+            found = storage.read_stored(self.folder)
         elif self.folder is not None:
-            check_new_folder(self.folder)
+            storage.check_new_folder(self.folder)
         known = None
         if found is None or accept or schema:
             if source is None:
@@ -156,7 +144,7 @@ class Database:
     @classmethod
     def load(cls, folder: str | Path, source: Any = None) -> Self:
         """Return the database in a folder; its tables are read again only if a further type is fitted."""
-        read_stored(Path(folder))  # an error if there is none
+        storage.read_stored(Path(folder))  # an error if there is none
         return cls(source, folder=folder)
 
     @cached_property
@@ -204,7 +192,7 @@ class Database:
         if self.folder is None:
             return one in self._models
         run = self.folder / one.folder
-        return (run / MODEL_FILE).is_file() and not has_begun(run)
+        return (run / storage.DESCRIPTION).is_file() and not has_begun(run)
 
     def type_of(self, name: str) -> str:
         """Return the node type of a name, which may differ in case."""
@@ -275,7 +263,7 @@ class Database:
         view = view.with_repairs(*notes)
         self._rows[node_type] = rows_of(self.source, self.schema, graph.type(node_type))
         check(view)
-        fitted = FittedType(node_type, label, folder_of(node_type, label), label_time, task)
+        fitted = FittedType(node_type, label, storage.folder_of(node_type, label), label_time, task)
         others = [one for one in self.stored.fitted if (one.type, one.label) != (node_type, label)]
         self._record(node_type, fitted=(*others, fitted))  # before the work, so that it can be continued
         run = None if self.folder is None else self.folder / fitted.folder
@@ -302,13 +290,13 @@ class Database:
         self.stored = replace(self.stored, **changes)
         if self.folder is not None:
             for name in types:
-                write_rows(self.folder, name, self._rows[name].table)
-            write_database(self.folder, self.stored)
+                storage.write_rows(self.folder, name, self._rows[name].table)
+            storage.write_database(self.folder, self.stored)
 
     def rows(self, node_type: str) -> Rows:
         """Return keys, names and times of the rows of a fitted type, in the order of its nodes."""
         if node_type not in self._rows:
-            found = None if self.folder is None else read_rows(self.folder, node_type)
+            found = None if self.folder is None else storage.read_rows(self.folder, node_type)
             if found is None:
                 raise InputError(f"{self.folder} has no rows of {node_type}", code="rows-missing")
             self._rows[node_type] = Rows(node_type, found)
@@ -490,15 +478,16 @@ class Database:
         known = next((one for one in self.stored.links if one.table == asked.table), None)
         if known is not None:
             known.check_same(vars(asked))
-        if known is not None and asked.table not in self._recommenders and self.folder is not None:
-            self._recommenders[asked.table] = Recommender.load(self.folder / links_folder_of(asked.table))
+        folder = None if self.folder is None else self.folder / storage.links_folder_of(asked.table)
+        if known is not None and asked.table not in self._recommenders and folder is not None:
+            self._recommenders[asked.table] = Recommender.load(folder)
         if known is None:
             graph = self.graph(None if weight is None else f"{asked.table}.{weight}")
             found = recommender_for(
                 graph, seed=int(self.stored.params.get("random_state") or 0), **vars(asked)
             )
-            if self.folder is not None:
-                found.save(self.folder / links_folder_of(asked.table))
+            if folder is not None:
+                found.save(folder)
             self._recommenders[asked.table] = found
             types = dict.fromkeys([found.user_type, found.item_type])
             self._rows |= {one: rows_of(self.source, self.schema, graph.type(one)) for one in types}

@@ -232,10 +232,9 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         check_arguments(settings)
         check_target(X, y)
         self._check_fit(X, checkpoints, snapshots)
-        started, device = time.perf_counter(), pick_device(self.device)
-        graph: GraphLike = (
-            X if input_kind(X) == "mapped" else read_input(clone(self), X, one_of(edge_index, edges))
-        )
+        started, device, memory = time.perf_counter(), pick_device(self.device), self._memory()
+        edge_index = one_of(edge_index, edges)
+        graph: GraphLike = X if input_kind(X) == "mapped" else read_input(clone(self), X, edge_index)
         Shape.of(settings).check_memory(graph.num_features, 1)
         seeds = derive_seeds(self.random_state, self.n_models)
         with process_group(device) as ranks:
@@ -249,7 +248,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 snapshots = snapshots.transformed(read_out, with_tokens=settings["concat_tokens"])
             size = graph.num_nodes, prepared.support.entries, graph.num_features
             paths = path_counts(graph)
-            at_once, chunk = plan_memory(settings, *size, device, self._memory(), paths)
+            at_once, chunk = plan_memory(settings, *size, device, memory, paths)
             encoder, history = train_models(
                 stack_builder(settings, ordered, device),
                 ordered.source(settings, device, ranks),
@@ -266,9 +265,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             )
             if order is not None:
                 order.restore(encoder, history, ordered.support, prepared.support)
-            fitted = FittedEncoder(
-                encoder, prepared, settings, smoothing, device, self._memory(), blocks=blocks
-            )
+            fitted = FittedEncoder(encoder, prepared, settings, smoothing, device, memory, blocks=blocks)
             if self.dimensions is not None:
                 fitted.fit_reduction(self.dimensions)
             embedding = fitted.embed_fitted() if graph.in_memory else None
@@ -470,10 +467,8 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             return fitted.by_model()
 
         queries = None if nodes is None else find_nodes(self.graph_, nodes)
-        embedding, seed = self.by_model(), self.seeds_[0]
-        return find_links(
-            self.graph_, embedding, refit if check else None, queries=queries, top=top, seed=seed
-        )
+        embedding, seed, again = self.by_model(), self.seeds_[0], refit if check else None
+        return find_links(self.graph_, embedding, again, queries=queries, top=top, seed=seed)
 
     def attention(self, nodes: Any = None) -> Embedding:
         """Return attention between tokens, averaged over heads, `[n_models, nodes, tokens, tokens]`.
@@ -564,9 +559,8 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         """Descriptions of a node's tokens, in the order of `attention`."""
         check_is_fitted(self)
         encoder, columns = self.encoder_, self.graph_.path_columns
-        to_types = (
-            () if columns is None else columns.titles[: encoder.num_tokens - 2 - len(encoder.hop_tokens)]
-        )
+        others = encoder.num_tokens - 2 - len(encoder.hop_tokens)
+        to_types = () if columns is None else columns.titles[:others]
         return token_names(self.hops, self.graph_.relation_names, encoder.paths, to_types)
 
     def _check_in_memory(self) -> None:

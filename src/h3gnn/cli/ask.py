@@ -12,22 +12,7 @@ import typer
 
 from h3gnn.cli import options
 from h3gnn.cli.databases import find_run, is_about_tables, open_links, split_type
-from h3gnn.cli.options import (
-    NEW,
-    File,
-    NewEdgesOption,
-    NewFeaturesOption,
-    Number,
-    RunArgument,
-    Source,
-    TableOption,
-    Tables,
-    Text,
-    Use,
-    argument,
-    option,
-    takes_graph,
-)
+from h3gnn.cli.options import File, Number, Source, Tables, Text, Use, argument, option, takes_graph
 from h3gnn.cli.output import (
     EMBEDDING_ENDINGS,
     echo_json,
@@ -72,13 +57,13 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
 @takes_graph
 def similar(
     *,
-    run: RunArgument,
+    run: options.RunArgument,
     nodes: Annotated[
         list[str], argument("Ids of the query nodes; of several tables, the type and ids or names.", "NODE…")
     ],
     k: Annotated[int, option("Number of similar nodes for each query.", min=1)] = 10,
     among: Annotated[Text, option("Candidates: comma-separated ids; default all nodes.")] = None,
-    out: TableOption = None,
+    out: options.TableOption = None,
     tables: Tables,
     use: Use,
 ) -> None:
@@ -126,10 +111,10 @@ def _similar_cells(row: dict[str, Any]) -> list[str]:
 @takes_graph
 def anomalies(
     *,
-    run: RunArgument,
+    run: options.RunArgument,
     node_type: Annotated[Text, argument("Of several tables: the table or node type.", "TYPE")] = None,
     top: Annotated[int, option("Number of nodes to show; the file has all.", min=1)] = 20,
-    out: TableOption = None,
+    out: options.TableOption = None,
     tables: Tables,
     use: Use,
 ) -> None:
@@ -160,7 +145,7 @@ def anomalies(
 @takes_graph
 def links(
     *,
-    run: RunArgument,
+    run: options.RunArgument,
     nodes: Annotated[
         list[str] | None,
         argument("Only pairs with one of these nodes; of several tables, the table with the links.", "NODE…"),
@@ -181,7 +166,7 @@ def links(
     items: Annotated[Text, _recommend("What is chosen: a type, or a column that leads to it.")] = None,
     weight: Annotated[Text, _recommend("Column with the strength of each link.", metavar="COLUMN")] = None,
     at_least: Annotated[float | None, _recommend("Weaker links are no choice.", metavar="NUMBER")] = None,
-    out: TableOption = None,
+    out: options.TableOption = None,
     tables: Tables,
     use: Use,
 ) -> None:
@@ -290,7 +275,7 @@ def _missing_edges(
 @takes_graph
 def export(
     *,
-    run: RunArgument,
+    run: options.RunArgument,
     to: Annotated[str, option(f"The format: {', '.join(EXPORTS)}.")],
     out: Annotated[File, option("The file or folder to write.")] = None,
     tables: Tables,
@@ -338,14 +323,14 @@ def export(
 @takes_graph
 def embed(
     *,
-    run: RunArgument,
+    run: options.RunArgument,
     source: Source,
     out: Annotated[Path, option("The file: .parquet, .csv or .npy.")] = Path("embeddings.parquet"),
-    new_features: NewFeaturesOption = None,
-    new_edges: NewEdgesOption = None,
+    new_features: options.NewFeaturesOption = None,
+    new_edges: options.NewEdgesOption = None,
     new_tables: options.NewTablesOption = None,
     refresh: Annotated[
-        bool, option("Embed all nodes, not only the new ones.", "--refresh", panel=NEW)
+        bool, option("Embed all nodes, not only the new ones.", "--refresh", panel=options.NEW)
     ] = False,
     tables: Tables,
     use: Use,

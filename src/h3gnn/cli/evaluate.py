@@ -12,17 +12,7 @@ import typer
 
 from h3gnn.cli import options
 from h3gnn.cli.databases import find_run
-from h3gnn.cli.options import (
-    EmbeddingsArgument,
-    Number,
-    Source,
-    TableOption,
-    Tables,
-    TopOption,
-    Use,
-    option,
-    takes_graph,
-)
+from h3gnn.cli.options import Number, Source, Tables, Use, option, takes_graph
 from h3gnn.cli.output import (
     EMBEDDING_ENDINGS,
     echo_json,
@@ -53,7 +43,7 @@ _clusters = partial(option, panel="Clusters")
 @partial(takes_graph, without=("seed", "safe_csv"))
 def evaluate(
     *,
-    embeddings: EmbeddingsArgument = None,
+    embeddings: options.EmbeddingsArgument = None,
     source: Source,
     protocol: Annotated[
         str,
@@ -65,7 +55,7 @@ def evaluate(
     epoch_rule: Annotated[str, _opt("With --preset: last, validation or label-free.")] = "last",
     probe: Annotated[str, _opt("logistic, or gradient (linear layer and Adam).")] = "logistic",
     clusters: Annotated[bool, _opt("Also run k-means.")] = True,
-    top: TopOption = None,
+    top: options.TopOption = None,
     preset: options.PresetOption = None,
     seeds: Annotated[int, _opt("With --preset: number of trainings.", min=1)] = 10,
     trials: Annotated[int, _opt("With --protocol nested: settings to try around the preset.", min=1)] = 1,
@@ -206,9 +196,9 @@ def _evaluate_embeddings(
 @takes_graph
 def cluster(
     *,
-    embeddings: EmbeddingsArgument = None,
+    embeddings: options.EmbeddingsArgument = None,
     source: Source,
-    out: TableOption = None,
+    out: options.TableOption = None,
     clusters: Annotated[
         Number, _clusters("Number; default: as many as classes, or by silhouette.", min=1)
     ] = None,

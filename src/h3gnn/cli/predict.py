@@ -11,17 +11,7 @@ import typer
 
 from h3gnn.cli import options
 from h3gnn.cli.databases import FoundRun, ask_tables, is_about_tables
-from h3gnn.cli.options import (
-    NewEdgesOption,
-    NewFeaturesOption,
-    Source,
-    Tables,
-    Text,
-    Use,
-    argument,
-    option,
-    takes_graph,
-)
+from h3gnn.cli.options import Source, Tables, Text, Use, argument, option, takes_graph
 from h3gnn.cli.output import echo_json, echo_written, print_table, say, write_table
 from h3gnn.cli.training import Training, checkpoint_policy, fit_or_continue
 from h3gnn.errors import InputError, shortened
@@ -68,8 +58,8 @@ def predict(
         bool, option("Also predict labelled nodes, without their label.", "--all")
     ] = False,
     allow_leaks: Annotated[bool, option("Accept features that contain the class.", "--allow-leaks")] = False,
-    new_features: NewFeaturesOption = None,
-    new_edges: NewEdgesOption = None,
+    new_features: options.NewFeaturesOption = None,
+    new_edges: options.NewEdgesOption = None,
     new_tables: options.NewTablesOption = None,
     use: Use,
 ) -> None:

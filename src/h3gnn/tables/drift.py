@@ -16,18 +16,8 @@ from torch import Tensor
 
 from h3gnn.errors import shortened
 from h3gnn.graphs.provenance import Repair
-from h3gnn.tables.encoders import (
-    BooleanEncoder,
-    CategoryEncoder,
-    DateEncoder,
-    Encoder,
-    ListEncoder,
-    NumberEncoder,
-    SentenceEncoder,
-    TextEncoder,
-    count_words,
-    missing_rows,
-)
+from h3gnn.tables import encoders
+from h3gnn.tables.encoders import Encoder, count_words, missing_rows
 from h3gnn.tables.infer import Array, Cells, Rows
 from h3gnn.tables.notations import parse_days
 
@@ -69,11 +59,11 @@ class Seen:
         """Return what there is in a column of decoded values."""
         gaps = int(missing_rows(values).sum())
         found: dict[str, Any] = {"rows": len(values), "missing": gaps, "unreadable": unreadable}
-        if isinstance(encoder, NumberEncoder) and found["missing"] < len(values):
+        if isinstance(encoder, encoders.NumberEncoder) and found["missing"] < len(values):
             found |= {"least": float(np.nanmin(values)), "most": float(np.nanmax(values))}
-        elif isinstance(encoder, CategoryEncoder) and (encoder.rare or encoder.kept is None):
+        elif isinstance(encoder, encoders.CategoryEncoder) and (encoder.rare or encoder.kept is None):
             found["known"] = np.unique([_hash(one) for one in encoder.count(values)]).astype(np.int64)
-        elif isinstance(encoder, TextEncoder):
+        elif isinstance(encoder, encoders.TextEncoder):
             sample = values[:: -(-len(values) // SAMPLE) or 1]
             found |= {"texts": len(sample), "unlike": int(_unlike(encoder, sample).sum())}
         return cls(**found)
@@ -163,7 +153,7 @@ def _is_clearly_larger(new: int, rows: int, fitted: int, fitted_rows: int) -> bo
 
 def _missing(name: str, encoder: Encoder, seen: Seen | None, values: Array) -> Repair | None:
     rows, gaps = len(values), int(missing_rows(values).sum())
-    if not gaps or isinstance(encoder, SentenceEncoder):
+    if not gaps or isinstance(encoder, encoders.SentenceEncoder):
         return None
     if not encoder.gaps:
         message = f"{name}: {gaps:,} missing values are imputed; the fitted table has none"
@@ -180,7 +170,7 @@ def _missing(name: str, encoder: Encoder, seen: Seen | None, values: Array) -> R
 
 def _unknown(name: str, encoder: Encoder, seen: Seen | None, values: Array) -> Repair | None:
     """Return the categories or list items that the fitted table does not have."""
-    if not isinstance(encoder, CategoryEncoder):
+    if not isinstance(encoder, encoders.CategoryEncoder):
         return None
     counts, kept = encoder.count(values), {*(encoder.kept or ())}
     unknown = {one for one in counts if one not in kept}
@@ -193,20 +183,22 @@ def _unknown(name: str, encoder: Encoder, seen: Seen | None, values: Array) -> R
         return None
     rows = sum(not unknown.isdisjoint(items) for items in encoder.items(values))
     which = shortened(map(repr, sorted(unknown, key=lambda one: (-counts[one], one))), 3)
-    code, what = ("items", "an item") if isinstance(encoder, ListEncoder) else ("categories", "a category")
+    code, what = (
+        ("items", "an item") if isinstance(encoder, encoders.ListEncoder) else ("categories", "a category")
+    )
     message = f"{name}: {rows:,} rows hold {what} that the fitted table does not have ({which})"
     return Repair(f"unknown-{code}", message, rows, (name,))
 
 
 def _outside(name: str, encoder: Encoder, seen: Seen, values: Array) -> Repair | None:
     """Return the numbers or dates outside of the fitted range."""
-    if seen.least is None or seen.most is None or isinstance(encoder, BooleanEncoder):
+    if seen.least is None or seen.most is None or isinstance(encoder, encoders.BooleanEncoder):
         return None
     margin = ROUNDING * (seen.most - seen.least)
     outside = int(((values < seen.least - margin) | (values > seen.most + margin)).sum())
     if not outside:
         return None
-    dates = isinstance(encoder, DateEncoder)
+    dates = isinstance(encoder, encoders.DateEncoder)
     least, most, low, high = (
         _day(one) if dates else f"{one:g}"
         for one in (seen.least, seen.most, float(np.nanmin(values)), float(np.nanmax(values)))
@@ -225,7 +217,7 @@ def _day(days: float) -> str:
 
 def _other_words(name: str, encoder: Encoder, seen: Seen, values: Array) -> Repair | None:
     """Return the texts most of whose words are unknown, if there are clearly more of them than in the fit."""
-    if not isinstance(encoder, TextEncoder):
+    if not isinstance(encoder, encoders.TextEncoder):
         return None
     unlike = int(_unlike(encoder, values).sum())
     if not _is_clearly_larger(unlike, len(values), seen.unlike, seen.texts):
@@ -234,7 +226,7 @@ def _other_words(name: str, encoder: Encoder, seen: Seen, values: Array) -> Repa
     return Repair("unknown-words", message, unlike, (name,))
 
 
-def _unlike(encoder: TextEncoder, values: Array) -> Array:
+def _unlike(encoder: encoders.TextEncoder, values: Array) -> Array:
     """Return the texts most of whose words are not encoded."""
     counts = count_words(values, encoder.form)
     every = np.asarray(counts.sum(axis=1)).ravel()
