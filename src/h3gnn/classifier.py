@@ -51,7 +51,6 @@ class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
     def _learn(
         self, nodes: Integers, values: npt.NDArray[Any], classes: int, rule: Rule, name: str | None
     ) -> None:
-        """Fit the embedding and the heads."""
         rule.check(classes)
         if not self.allow_leaks:
             known = values if classes else LeakTarget.of_numbers(name, values).classes

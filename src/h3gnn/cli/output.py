@@ -144,7 +144,6 @@ def write_table(path: Path, table: pd.DataFrame, *, safe: bool = False) -> None:
 
 
 def _write(path: Path, write: Callable[[Any], object]) -> None:
-    """Write a file atomically."""
     from h3gnn.storage.atomic import atomic_file
 
     with atomic_file(path.parent, path.name, lambda: path.name) as file:

@@ -346,7 +346,6 @@ def _listed(paths: Paths) -> list[Any]:
 
 
 def _all_ids(rows: Sequence[EdgeRows], labels: Labels | None) -> list[Ids]:
-    """Return the ids of edges and labels."""
     return [end for block in rows for end in block.ids] + ([] if labels is None else [labels.ids])
 
 

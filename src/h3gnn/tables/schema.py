@@ -204,7 +204,6 @@ def accept_questions(schema: Schema, which: str | Sequence[int]) -> Schema:
 
 
 def _number(schema: Schema, text: str) -> int:
-    """Return the number of a question."""
     if not text.isdecimal() or not 1 <= int(text) <= len(schema.questions):
         there = f"1 to {len(schema.questions)}" if schema.questions else "none"
         message = f'question {text!r} does not exist; the questions are {there} (or "all")'
@@ -213,7 +212,6 @@ def _number(schema: Schema, text: str) -> int:
 
 
 def _accepted(table: TableSchema, question: Question) -> TableSchema:
-    """Return a table with the proposal of a question."""
     if question.link is not None:
         return replace(table, links=(*table.links, question.link))
     if question.time is not None:

@@ -295,6 +295,5 @@ def _decoded(path: Path) -> tuple[str, list[str]]:
 
 
 def _content(path: Path) -> bytes:
-    """Return the bytes of a file, decompressed."""
     content = path.read_bytes()
     return gzip.decompress(content) if path.suffix.lower() == ".gz" else content
