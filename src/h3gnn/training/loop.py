@@ -107,7 +107,7 @@ def train(
     """
     recorder = Recorder() if recorder is None else recorder
     run = make_runner(step)
-    every = max(1, epochs // MEASUREMENTS)
+    every = max(1, -(-epochs // MEASUREMENTS))
     at_start: dict[str, Tensor] = {} if len(recorder) else measure(step)
     step.student.train()
     stopped: TrainingStopped | None = None
