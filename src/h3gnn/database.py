@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,10 +32,12 @@ from h3gnn.storage import models as storage
 from h3gnn.storage.models import FittedLinks, FittedType, StoredDatabase
 from h3gnn.storage.runs import has_begun
 from h3gnn.tables.database import Accept, Column, OpenedTables, Predicted, find_type, read_database, types_of
-from h3gnn.tables.leaks import check_leaks
+from h3gnn.tables.leaks import check_leaks, doubts
 from h3gnn.tables.rows import Rows, listed, parse_time, rows_of
 from h3gnn.tables.schema import Schema
 
+CATEGORY = re.compile(r"([^>.]*[^>. ])\.\1=(.*?)\.share\b")
+"""The part of a joined column that is a row of another table: `track > Genre.Genre=3.share`."""
 Train = Callable[[H3GNN, Graph, Path | None], H3GNN]
 Flags = npt.NDArray[np.bool_]
 
@@ -110,7 +113,7 @@ class Database:
         self.train: Train = fit_and_save
         self._models: dict[FittedType, H3GNN] = {}
         self._recommenders: dict[str, Recommender] = {}
-        self._graph: tuple[str | None, RelationalGraph] | None = None
+        self._graph: tuple[tuple[str | None, bool], RelationalGraph] | None = None
         self._rows: dict[str, Rows] = {}
         found = None
         if self.folder is not None and storage.is_database(self.folder):
@@ -137,7 +140,8 @@ class Database:
         if as_of is not None:
             parse_time(as_of)
         for text in asked["columns"]:
-            Column.parse(text, known.tables)
+            column = Column.parse(text, known.tables)
+            column.check(self.source.frame(column.table).columns)
         read = {name: self.source.digest(name) for name in known.tables}
         self.stored = StoredDatabase(source=self.source.place, schema=known, read=read, **asked)
 
@@ -217,12 +221,18 @@ class Database:
             return column.table, column.name
         return self.type_of(name), None
 
-    def graph(self, label: str | None = None) -> RelationalGraph:
-        """Return the nodes of all types and their relations; the column `label` is no feature."""
-        if self._graph is None or self._graph[0] != label:
+    def graph(self, label: str | None = None, *, names: bool | None = None) -> RelationalGraph:
+        """Return the nodes of all types and their relations; the column `label` is no feature.
+
+        Names of rows are features, if `names`; by default where a column is predicted.
+        """
+        asked = label, label is not None if names is None else names
+        if self._graph is None or self._graph[0] != asked:
             as_of, columns = self.stored.as_of, self.stored.columns
-            read = read_database(self.source, self.schema, label=label, as_of=as_of, columns=columns)
-            self._graph = label, read
+            read = read_database(
+                self.source, self.schema, label=label, as_of=as_of, columns=columns, names=asked[1]
+            )
+            self._graph = asked, read
         return self._graph[1]
 
     def view(
@@ -239,6 +249,7 @@ class Database:
         task: str = "auto",
         label_time: str | None = None,
         check: Callable[[Graph], object] = lambda graph: None,
+        notes_on: Callable[[Graph], tuple[Repair, ...]] = lambda graph: (),
     ) -> FittedType:
         """Fit the model of a type, or of a column to predict such as `loan.status`, unless it is fitted.
 
@@ -248,6 +259,7 @@ class Database:
             label_time: "row" if the values to predict are of the times of their rows, so that no later row
                 counts, or "now"; needed if some rows are linked to later ones.
             check: called with the graph before the work.
+            notes_on: returns what is reported about the graph before the work.
         """
         node_type, label = self.named(name)
         known = self.stored.find(node_type, label)
@@ -263,9 +275,14 @@ class Database:
         view = view.with_repairs(*notes)
         self._rows[node_type] = rows_of(self.source, self.schema, graph.type(node_type))
         check(view)
+        view = view.with_repairs(*notes_on(view))
         fitted = FittedType(node_type, label, storage.folder_of(node_type, label), label_time, task)
         others = [one for one in self.stored.fitted if (one.type, one.label) != (node_type, label)]
-        self._record(node_type, fitted=(*others, fitted))  # before the work, so that it can be continued
+        names = () if view.link_columns is None else view.link_columns.names
+        shown = {one[1] for name in names for one in [CATEGORY.search(name)] if one and one[1] in graph.types}
+        self._rows |= {one: rows_of(self.source, self.schema, graph.type(one)) for one in shown}
+        kept = dict.fromkeys([node_type, *sorted(shown)])
+        self._record(*kept, fitted=(*others, fitted))  # before the work, so that it can be continued
         run = None if self.folder is None else self.folder / fitted.folder
         self._models[fitted] = self.train(self.new_model(), view, run)
         return fitted
@@ -295,11 +312,8 @@ class Database:
 
     def rows(self, node_type: str) -> Rows:
         """Return keys, names and times of the rows of a fitted type, in the order of its nodes."""
-        if node_type not in self._rows:
-            found = None if self.folder is None else storage.read_rows(self.folder, node_type)
-            if found is None:
-                raise InputError(f"{self.folder} has no rows of {node_type}", code="rows-missing")
-            self._rows[node_type] = Rows(node_type, found)
+        if not self._has_rows(node_type):
+            raise InputError(f"{self.folder} has no rows of {node_type}", code="rows-missing")
         return self._rows[node_type]
 
     def ask(
@@ -325,11 +339,16 @@ class Database:
             if names and not allow_leaks:
                 check_leaks(view, labels, wanted.title, wanted.table)
 
+        def doubtful(view: Graph) -> tuple[Repair, ...]:
+            labels, names = wanted.labels(view)
+            return doubts(view, labels, wanted.table, wanted.title) if names and not allow_leaks else ()
+
         fitted = self.fit(
             f"{wanted.table}.{wanted.column}",
             task=task,
             label_time=label_time,
             check=check,
+            notes_on=doubtful,
         )
         model = self.loaded(fitted)
         labels, names = wanted.labels(model.graph_)
@@ -406,7 +425,8 @@ class Database:
         before, model = self.graph(label), self.loaded(fitted)
         source = self.source.with_rows(OpenedTables.open(new), self.schema, label)
         plans = {name: one.plan for name, one in before.types.items() if one.plan is not None}
-        after = read_database(source, self.schema, label=label, columns=self.stored.columns, plans=plans)
+        names, columns = label is not None, self.stored.columns
+        after = read_database(source, self.schema, label=label, columns=columns, plans=plans, names=names)
         view = type_view(
             after,
             fitted.type,
@@ -442,7 +462,30 @@ class Database:
         wanted = listed(nodes)
         fitted = self.fit(name, check=lambda view: self.rows(self.named(name)[0]).find(view.node_ids, wanted))
         model, rows = self.loaded(fitted), self.rows(fitted.type)
-        return rows.with_names(model.similar(rows.find(model.graph_.node_ids, wanted), k))
+        return self.with_names(fitted.type, model.similar(rows.find(model.graph_.node_ids, wanted), k))
+
+    def with_names(self, node_type: str, table: pd.DataFrame) -> pd.DataFrame:
+        """Return a table of answers with the names of rows, and of the rows that joined columns count."""
+
+        def named(text: Any) -> Any:
+            if isinstance(text, list):
+                return [named(one) for one in text]
+            return CATEGORY.sub(self._category, text) if isinstance(text, str) else text
+
+        found = self.rows(node_type).with_names(table)
+        texts = [one for one in ("reason", "reasons", "features") if one in found]
+        return found.assign(**{one: found[one].map(named) for one in texts})
+
+    def _category(self, column: re.Match[str]) -> str:
+        kind, key = column.groups()
+        known = self.rows(kind).names if kind in self.types and self._has_rows(kind) else {}
+        return f"{kind}={known.get(key) or key}"
+
+    def _has_rows(self, kind: str) -> bool:
+        if kind not in self._rows and self.folder is not None:
+            found = storage.read_rows(self.folder, kind)
+            self._rows |= {} if found is None else {kind: Rows(kind, found)}
+        return kind in self._rows
 
     def anomalies(self, name: str) -> pd.DataFrame:
         """Return all rows of a type by anomaly score, the highest first, as of `H3GNN.anomalies`.
@@ -451,7 +494,7 @@ class Database:
         """
         fitted = self.fit(name)
         found = self.loaded(fitted).anomalies(edges=self.schema.links_itself(fitted.type))
-        return self.rows(fitted.type).with_names(found)
+        return self.with_names(fitted.type, found)
 
     def cluster(self, name: str, clusters: int | None = None, *, seed: int = 0) -> pd.Series[Any]:
         """Return the cluster of each row; without a number of clusters, the silhouette chooses it."""
@@ -482,7 +525,7 @@ class Database:
         if known is not None and asked.table not in self._recommenders and folder is not None:
             self._recommenders[asked.table] = Recommender.load(folder)
         if known is None:
-            graph = self.graph(None if weight is None else f"{asked.table}.{weight}")
+            graph = self.graph(None if weight is None else f"{asked.table}.{weight}", names=True)
             found = recommender_for(
                 graph, seed=int(self.stored.params.get("random_state") or 0), **vars(asked)
             )

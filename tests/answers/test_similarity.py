@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from h3gnn import H3GNN, as_graph
 from h3gnn.answers.similarity import nearest, similar_nodes
 from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.link_columns import JoinedColumn, LinkColumns, LinkPlan
+from h3gnn.graphs.type_view import PathColumns
 from tests.rejects import rejects
 
 NAMES = np.array(["ann", "bob", "cid", "dan", "eve"], dtype=object)
@@ -132,3 +135,31 @@ def test_scaled_columns_are_described_as_low_or_high() -> None:
     table = similar_nodes(graph, near, np.array([2]), 1, feature_names=names)
     assert table["similar"].tolist() == ["n3"]
     assert table["features"][0] == ["since (both early)"]  # an imputed debt does not count
+
+
+def test_the_first_reason_is_what_random_pairs_have_least_in_common() -> None:
+    side, group = np.arange(100) % 2, np.arange(100) // 10
+    rows = np.hstack([np.eye(2)[side], np.eye(10)[group], np.zeros((100, 1))]).astype(np.float32)
+    graph = check_graph(np.ones((100, 1)), np.array([[0], [1]]))
+    tokens = {"side": np.arange(2), "group": np.arange(2, 12), "none": np.array([12])}
+    table = similar_nodes(graph, rows, np.array([0]), 1, tokens=tokens)
+    assert table["similar"].tolist() == [2]
+    reasons = [one.split(" (")[0] for one in table["reasons"][0]]
+    assert reasons == ["group", "side"]  # a tenth of all pairs, and half of them
+    np.testing.assert_allclose(table[["agree: side", "agree: group"]], 1, atol=1e-6)
+
+
+def test_link_columns_are_reasons_and_components_of_paths_are_none() -> None:
+    values = np.zeros((20, 2), np.float32)
+    values[:2, 1] = 1
+    columns = tuple(JoinedColumn(one, "loan", "count", "loan") for one in ("loan.same", "loan.count"))
+    links = LinkColumns(values, LinkPlan((), (), columns))
+    rows = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+    rows[1] = rows[0]
+    graph = replace(
+        check_graph(rows, np.array([[0], [1]])),
+        link_columns=links,
+        path_columns=PathColumns(rows, ("loan",), (2,), are_features=True),
+    )
+    table = similar_nodes(graph, rows, np.array([0]), 1, feature_names=["loan 1", "loan 2"])
+    assert table["reasons"].tolist() == table["features"].tolist() == [["loan.count (both high)"]]

@@ -370,3 +370,33 @@ def test_a_folder_holds_one_thing(kept: Path, tmp_path: Path) -> None:
         database(folder=tmp_path)
     with rejects("database-missing"):
         Database.load(tmp_path)
+
+
+def test_rows_are_not_alike_because_of_their_names() -> None:
+    frames = shop()
+    first = ["Black", "White"] * (ITEMS // 2)
+    frames["products"]["name"] = [f"{one} {at} mug" for at, one in enumerate(first)]
+    frames["products"]["note"] = [f"{one} paint on all sides of it {at}" for at, one in enumerate(first)]
+
+    def columns(graph: Graph) -> set[str]:
+        return {one.name for one in graph.plan.columns} if graph.plan else set()
+
+    made = database(frames)
+    assert columns(made.view("products")) == {"price", "note"}
+    assert [one.fields for one in made.view("products").provenance.repairs if one.code == "names-left-out"]
+    assert columns(made.view("products", "price", task="regression")) == {"name", "note"}
+    declared = database(frames, columns={"products.name": "text"})
+    assert columns(declared.view("products")) == {"price", "name", "note"}
+    frames["products"]["name"] = first  # these describe products
+    assert columns(database(frames).view("products")) == {"price", "name", "note"}
+
+
+def test_reasons_name_the_rows_that_joined_columns_count(tmp_path: Path) -> None:
+    frames = shop()
+    kinds = pd.DataFrame({"kind_id": [1, 2], "name": ["hot", "cold"]})
+    frames["products"]["kind_id"] = np.arange(ITEMS) % 2 + 1
+    database({**frames, "kinds": kinds}, folder=tmp_path / "kept").similar("clients", 100, k=CLIENTS)
+    found = Database.load(tmp_path / "kept").similar("clients", 100, k=CLIENTS)
+    texts = [text for one in found["features"] for text in one]
+    assert any("kinds=hot (" in text or "kinds=cold (" in text for text in texts)
+    assert not any(".share" in text and "kinds" in text for text in texts)

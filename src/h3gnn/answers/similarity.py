@@ -129,8 +129,9 @@ def similar_nodes(
 
     Columns: `node`, `similar` (ids), `rank`, `similarity` (cosine), `linked` (connected by an edge),
     `shared_neighbours` (their number), `neighbours` (some of them, lowest degree first), `features` (shared
-    ones, the most distinctive first), and for each token of the encoder `agree: TOKEN`, the cosine of the two
-    nodes in the columns of that token, and `listens: TOKEN`, their mean attention to it.
+    ones, the most distinctive first), `reasons` (features and tokens, ranked by how many standard deviations
+    more alike the pair is than random pairs), and for each token of the encoder `agree: TOKEN`, the cosine of
+    the two nodes in the columns of that token, and `listens: TOKEN`, their mean attention to it.
 
     Args:
         graph: the graph of the embedding.
@@ -164,20 +165,36 @@ def similar_nodes(
     )
     pairs = list(zip(node.tolist(), other.tolist(), strict=True))
     shared = [explanations.neighbours(a, b) for a, b in pairs]
+    found_alike = [explanations.features(a, b) for a, b in pairs]
     table["linked"] = [explanations.linked(a, b) for a, b in pairs]
     table["shared_neighbours"] = [len(one) for one in shared]
     table["neighbours"] = [graph.node_ids[one[:MAX_SHOWN]].tolist() for one in shared]
-    table["features"] = [explanations.features(a, b) for a, b in pairs]
-    mean = embedding.mean(axis=0)
+    table["features"] = [[text for _, text in one] for one in found_alike]
     for name, columns in (tokens or {}).items():
-        left, right = (unit_rows(embedding[one][:, columns] - mean[columns]) for one in (node, other))
-        table[f"agree: {name}"] = (left * right).sum(axis=1)
+        agree = _agreement(embedding[:, columns], np.stack([node, other]))
+        drawn = _agreement(embedding[:, columns], explanations.drawn)
+        usual = float(drawn.mean())
+        z = (agree - usual) / max(float(drawn.std()), LEAST_SPREAD)
+        for at in np.flatnonzero(z > 0).tolist() if explanations.explains(name) else ():
+            found_alike[at].append(
+                (float(z[at]), f"{name} ({agree[at]:.0%} alike, usually {max(usual, 0):.0%})")
+            )
+        table[f"agree: {name}"] = agree
+    ranked = [sorted(one, key=lambda reason: -reason[0])[:MAX_SHOWN] for one in found_alike]
+    table.insert(list(table).index("features"), "reasons", [[text for _, text in one] for one in ranked])
     if attention is not None and tokens:
         nodes, place = np.unique(np.concatenate([node, other]), return_inverse=True)
         of_node, of_other = np.split(attention(order[nodes])[place], 2)
         for token, name in enumerate(tokens):
             table[f"listens: {name}"] = (of_node[:, token] + of_other[:, token]) / 2
     return table
+
+
+def _agreement(rows: Floats, pairs: Integers) -> npt.NDArray[np.float64]:
+    """Return the cosine of the centred rows of each pair."""
+    centred = rows - rows.mean(axis=0)
+    left, right = (unit_rows(centred[one]) for one in pairs)
+    return np.asarray((left * right).sum(axis=1), dtype=np.float64)
 
 
 def unit_rows(rows: Floats) -> Floats:
@@ -195,11 +212,17 @@ NO_SPREAD = 1e-6
 ENDS = {"number": ("low", "high"), "boolean": ("no", "yes"), "date": ("early", "late")}
 """By kind of column, the words for small and large values."""
 SAMPLE = 2_000
-"""Nodes to which the similarity of two texts is compared."""
+"""Nodes to which the similarity of two texts is compared, and random pairs to which a pair is compared."""
+LEAST_SPREAD = 0.01
+"""Smallest standard deviation of a cosine among random pairs."""
 
 
 class Explanations:
-    """Common neighbours and features of two nodes of a graph."""
+    """Common neighbours and features of two nodes of a graph, link columns included.
+
+    Attributes:
+        drawn: random pairs of different nodes, `[2, pairs]`.
+    """
 
     def __init__(self, graph: Graph, names: Sequence[str] | None) -> None:
         self.graph, self.names = graph, names
@@ -215,6 +238,19 @@ class Explanations:
         # an indicator column is shared only where both nodes have it
         indicator = np.isclose(variance, self.mean * (1 - self.mean), rtol=1e-3, atol=0) & (self.mean > 0)
         self.counted = indicator | (moments.zeros_and_ones or bag)
+        if graph.path_columns is not None and graph.path_columns.are_features:
+            self.spread[:] = np.inf  # principal components have no meaning by themselves
+        self.drawn = np.random.default_rng(0).integers(0, graph.num_nodes, (2, SAMPLE))
+        self.drawn = self.drawn[:, self.drawn[0] != self.drawn[1]]
+        links = graph.link_columns
+        self.linked_values = (
+            np.empty((graph.num_nodes, 0)) if links is None else links.values.astype(np.float64)
+        )
+        self.linked_names = () if links is None else links.names
+        scale = self.linked_values.std(axis=0)
+        self.mean = np.concatenate([self.mean, self.linked_values.mean(axis=0)])
+        self.spread = np.concatenate([self.spread, np.where(scale > NO_SPREAD, scale, np.inf)])
+        self.counted = np.concatenate([self.counted, np.zeros(len(scale), bool)])
         self.columns: dict[int, ColumnPlan] = {}  # by feature, the column of the table that it encodes
         self.texts: dict[str, list[int]] = {}  # by column of text or of hashed lists, its features
         self.gaps: dict[int, list[int]] = {}  # by indicator of a missing value, the features that are imputed
@@ -235,6 +271,11 @@ class Explanations:
                 if column.encoder != "date":
                     self.texts.setdefault(column.name, []).append(at)
 
+    def explains(self, token: str) -> bool:
+        """Whether the name of a token says something: a type without columns has no own features."""
+        columns = self.graph.path_columns
+        return columns is None or not columns.are_features or not token.startswith("own features")
+
     def _neighbors(self, node: int) -> Integers:
         start, end = self.adjacency.indptr[node : node + 2]
         return np.asarray(self.adjacency.indices[start:end], dtype=np.int64)
@@ -248,11 +289,12 @@ class Explanations:
         both = np.intersect1d(self._neighbors(a), self._neighbors(b))
         return both[np.argsort(np.diff(self.adjacency.indptr)[both], kind="stable")]
 
-    def features(self, a: int, b: int) -> list[str]:
+    def features(self, a: int, b: int) -> list[tuple[float, str]]:
         """Return the features that distinguish both nodes from the rest in the same way, strongest first.
 
         Counts, indicators and words must be present in both nodes; measurements must be on the same side of
-        the mean. A column of text is one feature: the similarity of both texts, if unusual.
+        the mean. A column of text is one feature: the similarity of both texts, if unusual. The strength is
+        the product of the z-scores, of variance 1 among random pairs.
         """
         left, right = (self._row(one) for one in (a, b))
         product = ((left - self.mean) / self.spread) * ((right - self.mean) / self.spread)
@@ -269,7 +311,7 @@ class Explanations:
             if unusual > 0:
                 found.append((unusual, f"{name} ({similarity:.0%} alike)"))
         found.sort(key=lambda one: -one[0])
-        return [text for _, text in found[:MAX_SHOWN]]
+        return found[:MAX_SHOWN]
 
     def _text_similarity(self, name: str, left: Row, right: Row) -> tuple[float, float]:
         """Return the cosine of two texts, and the product of its z-scores for either text."""
@@ -291,15 +333,18 @@ class Explanations:
     def _row(self, node: int) -> Row:
         stored = self.graph.features
         if stored.layout != torch.sparse_csr:
-            return stored[node].double().numpy()
-        start, end = stored.crow_indices()[node : node + 2].tolist()
-        row = np.zeros(self.graph.num_features)
-        row[stored.col_indices()[start:end].numpy()] = stored.values()[start:end].numpy()
-        return row
+            row = stored[node].double().numpy()
+        else:
+            start, end = stored.crow_indices()[node : node + 2].tolist()
+            row = np.zeros(self.graph.num_features)
+            row[stored.col_indices()[start:end].numpy()] = stored.values()[start:end].numpy()
+        return np.concatenate([row, self.linked_values[node]])
 
     def _named(self, feature: int, left: Row, right: Row) -> str:
+        a, b, own = left[feature], right[feature], self.graph.num_features
+        if feature >= own:  # scaled
+            return f"{self.linked_names[feature - own]} (both {'high' if a > self.mean[feature] else 'low'})"
         name = f"feature {feature}" if self.names is None else str(self.names[feature])
-        a, b = left[feature], right[feature]
         if a == b == 1:
             return name
         column = self.columns.get(feature)

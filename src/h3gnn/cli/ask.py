@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from h3gnn.ondisk.mapped import MappedGraph
 
 
+LONGEST = 90
+"""Letters of a reason in a printed table."""
 SHOWN_LINKS = 20
 MOST_SHOWN = 5
 """Users and items for which recommendations are printed; the file has all."""
@@ -86,26 +89,43 @@ def similar(
     if use.as_json:
         echo_json(_records(table))
         return
-    headings = ("node", "cosine", "edge", "shared neighbours", "shared features", "agree most in")
     for query, rows in table.groupby("node", sort=False):
         cells = [_similar_cells(row) for row in _records(rows)]
+        headings = ["node", "cosine", "edge", "shared neighbours", "most unusual in common"]
+        if found.database is not None:  # nodes that are linked rows, in the file
+            headings, cells = _without(headings, cells, {"edge", "shared neighbours"})
+        headings, cells = _without(
+            headings, cells, {one for one, *of in zip(headings, *cells, strict=True) if not any(of)}
+        )
         name = f" {rows['name'].iloc[0]}" if "name" in rows else ""
         print_table(f"Most similar to {query}{name}", headings, cells, right=("cosine",))
+    if out is None:
+        typer.echo("--out FILE writes further reasons, and the agreement in each part of the embedding.")
     echo_written(out)
 
 
+def _without(
+    headings: list[str], cells: list[list[str]], dropped: Collection[str]
+) -> tuple[list[str], list[list[str]]]:
+    """Return a table without some columns."""
+    kept = [at for at, one in enumerate(headings) if one not in dropped]
+    return [headings[at] for at in kept], [[row[at] for at in kept] for row in cells]
+
+
 def _similar_cells(row: dict[str, Any]) -> list[str]:
-    agree = {name.removeprefix("agree: "): row[name] for name in row if name.startswith("agree: ")}
-    best = max(agree, key=lambda name: agree[name], default="")
     shared, more = ", ".join(map(str, row["neighbours"])), len(row["neighbours"]) < row["shared_neighbours"]
     return [
         " ".join(filter(None, [str(row["similar"]), row.get("similar_name")])),
         f"{row['similarity']:.3f}",
         "yes" if row["linked"] else "",
         f"{row['shared_neighbours']}: {shared}{', …' if more else ''}" if shared else "",
-        ", ".join(row["features"]),
-        f"{best} ({agree[best]:.2f})" if best else "",
+        _shorter(next(iter(row["reasons"]), "")),
     ]
+
+
+def _shorter(text: str) -> str:
+    """Return a text without its middle if it is long."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 3]} … {text[-LONGEST * 2 // 3 :]}"
 
 
 @takes_graph

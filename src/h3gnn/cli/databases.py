@@ -45,7 +45,7 @@ class FoundRun:
 
     def with_names(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return a table of answers with the names of its rows, where the tables have them."""
-        return table if self.database is None else self.database.rows(self.node_type).with_names(table)
+        return table if self.database is None else self.database.with_names(self.node_type, table)
 
     def extend(self, new: str, *, refresh: bool) -> Extension:
         """Embed rows that were added to the tables, and report how they differ."""

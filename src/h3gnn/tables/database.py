@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -27,10 +27,12 @@ from h3gnn.tables.infer import MOST_CLASSES, Cells
 from h3gnn.tables.leaks import Target
 from h3gnn.tables.plan import TablePlan, encode_table, infer_columns
 from h3gnn.tables.propose import infer_schema
-from h3gnn.tables.rows import decode_times, inherited_times, parse_time
+from h3gnn.tables.rows import decode_times, inherited_times, naming_columns, parse_time
 from h3gnn.tables.schema import Profile, Schema, TableSchema, accept_questions, check_schema, read_schema
 from h3gnn.tables.sources import Source, open_source
 
+NAMING, WORDS_OF_NAME = 0.9, 4
+"""Texts name rows if at least this share of them is distinct, in at most so many words (median)."""
 Accept = str | Sequence[int] | Callable[[Schema], Sequence[int]]
 """Questions of a schema to accept: "1,3", "all", numbers, or a function that returns numbers."""
 
@@ -180,6 +182,16 @@ class Column:
         table = max(fitting, key=len)
         return cls(table, text[len(table) + 1 :])
 
+    def check(self, names: Iterable[Any]) -> None:
+        """Raise an error if the table, whose columns are named, has no such column."""
+        words = [str(one) for one in names]
+        if self.name in words:
+            return
+        near = get_close_matches(self.name.lower(), [one.lower() for one in words], 1, cutoff=0.7)
+        meant = next((f"; did you mean {one}?" for one in words if one.lower() in near), "")
+        message = f"the table {self.table!r} has no column {self.name!r}; it has "
+        raise GraphError(message + shortened(words, 12) + meant, code="column-missing")
+
 
 def read_database(
     source: Any,
@@ -189,6 +201,7 @@ def read_database(
     as_of: Any = None,
     columns: Mapping[str, str] | None = None,
     plans: Mapping[str, TablePlan] | None = None,
+    names: bool = True,
 ) -> RelationalGraph:
     """Return the relational graph of several linked tables.
 
@@ -203,11 +216,14 @@ def read_database(
         as_of: a date; later rows are left out.
         columns: kinds of columns, `{"loans.duration": "number"}`.
         plans: of tables that a model was fitted on, by name.
+        names: whether short texts that name the rows are features, as they may be of what is predicted. Rows
+            are not alike because they have a word of their names in common.
     """
     until = None if as_of is None else parse_time(as_of)
     opened = OpenedTables.open(source)
     schema = schema or opened.given or infer_schema(opened)
     reader = _Reader(opened, schema, dict(columns or {}), plans or {})
+    reader.uses_names = names
     if label is not None:
         reader.label = Column.parse(label, schema.tables)
     return reader.read(until)
@@ -222,11 +238,13 @@ class _Reader:
         self.source, self.plans = source, plans
         self.schema = replace(schema, tables=dict(sorted(schema.tables.items())))
         self.label: Column | None = None
+        self.uses_names = True
         self.kinds: dict[str, dict[str, str]] = {
             name: dict(one.columns) for name, one in schema.tables.items()
         }
         for text, kind in kinds.items():
             column = Column.parse(text, schema.tables)
+            column.check(source.frame(column.table).columns)
             self.kinds[column.table][column.name] = kind
         self.profiles: dict[str, Profile] = {}
         self.repairs: list[Repair] = []
@@ -253,12 +271,8 @@ class _Reader:
 
     def _without(self, label: Column) -> Schema:
         """Return the schema without links and nodes that are in the column to predict."""
-        table, found = self.schema.tables[label.table], self.profiles[label.table].frame.columns
-        if label.name not in found:
-            near = get_close_matches(label.name.lower(), [str(one).lower() for one in found], 1, cutoff=0.7)
-            meant = next((f"; did you mean {one}?" for one in found if str(one).lower() in near), "")
-            message = f"the table {label.table!r} has no column {label.name!r}; it has "
-            raise GraphError(message + shortened(found, 12) + meant, code="column-missing")
+        table = self.schema.tables[label.table]
+        label.check(self.profiles[label.table].frame.columns)
         if label.name in (*table.key, table.time):
             role = "key" if label.name in table.key else "time"
             message = f"{label.name!r} cannot be predicted: it is the {role} of {label.table!r}"
@@ -337,7 +351,8 @@ class _Reader:
         labels = {}
         if self.label is not None and self.label.table == name:
             labels = {self.label.name: frame[self.label.name]}
-        used = [one for one in frame.columns if str(one) not in self._roles(table) | labels.keys()]
+        without = self._roles(table) | labels.keys() | (set() if self.uses_names else self._names(table))
+        used = [one for one in frame.columns if str(one) not in without]
         values, names, plan = self._encode(name, frame[used], next(iter(labels.values()), None))
         ids, has_ids = np.arange(len(frame), dtype=np.int64), False
         if len(table.key) == 1:
@@ -384,6 +399,24 @@ class _Reader:
                 message = f"{name}.{column} is read as text: {problems.count:,} of its values differ in kind"
                 self.repairs.append(Repair("mixed-column", message, problems.count, (column,)))
         return found
+
+    def _names(self, table: TableSchema) -> set[str]:
+        """Return the columns with short, nearly all different names of rows, unless they are declared."""
+        profile = self.profiles[table.name]
+        columns = [one for one in naming_columns(table, profile.names) if one not in self.kinds[table.name]]
+        known = [profile.texts(one).dropna() for one in columns]
+        texts = (
+            pd.concat(known, axis=1).fillna("").agg(" ".join, axis=1) if known else pd.Series(dtype=object)
+        )
+        if not len(texts) or texts.nunique() < NAMING * len(texts):
+            return set()
+        is_number = float(pd.to_numeric(texts, errors="coerce").notna().mean()) > 0.5
+        if is_number or texts.str.split().str.len().median() > WORDS_OF_NAME:
+            return set()
+        message = f"{table.name}: {' and '.join(columns)} names the rows, and is no feature where rows are "
+        message += f"compared (--columns {table.name}.{columns[0]}=text makes it one)"
+        self.repairs.append(Repair("names-left-out", message, fields=tuple(columns)))
+        return {*columns}
 
     def _roles(self, table: TableSchema) -> set[str]:
         """Return the columns of a table that are keys, links or nodes."""
