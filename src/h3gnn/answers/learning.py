@@ -48,6 +48,8 @@ AT_ONCE = 32  # columns whose means over neighbours are computed at a time
 PRECISION = 12  # bits of a standard deviation that are kept
 OWN, LINKS, NEIGHBOURS, EMBEDDING = PARTS = ("own columns", "link columns", "neighbours", "embedding")
 """Where columns come from, in the order in which the contribution of each is measured."""
+PATH, STRUCTURE, MEANS, ALL = "path ", "structural features", "means along paths", "all own columns together"
+"""Sources of features that are no columns of a table, and of components of several columns."""
 DEGREES = ("number of incoming edges", "number of outgoing edges", "number of neighbours")
 
 
@@ -193,10 +195,24 @@ def walk_step(graph: GraphLike) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]
 
 def _base_columns(graph: GraphLike, components: Directions | None) -> Iterator[Column]:
     """Yield the columns of the features, by name or principal components, and the link columns."""
+    sources = {} if graph.plan is None else {one.name: one.column.name for one in graph.plan.features}
+    if graph.provenance.structural:
+        sources = dict.fromkeys(graph.feature_names, STRUCTURE)
+    along = graph.path_columns
+    if along is not None and along.are_features:
+        titles = [
+            f"{PATH}{one}"
+            for one, width in zip(along.titles, along.widths, strict=True)
+            for _ in range(width)
+        ]
+        others = [STRUCTURE] * (graph.num_features - len(titles))
+        sources = dict(zip(graph.feature_names, [*titles, *others], strict=True))
     if components is not None:
-        yield from (Column(f"component {at + 1}", OWN) for at in range(components.vectors.shape[1]))
+        every = [*dict.fromkeys(sources.values())]
+        source = every[0] if len(every) == 1 else MEANS if along is not None and along.are_features else ALL
+        for at in range(components.vectors.shape[1]):
+            yield Column(f"{source}, component {at + 1}", OWN, source)
     else:  # by name, since the features may be in another order than in the plan
-        sources = {} if graph.plan is None else {one.name: one.column.name for one in graph.plan.features}
         for name in graph.feature_names or [f"feature {at + 1}" for at in range(graph.num_features)]:
             yield Column(name, OWN, sources.get(name, name))
     if graph.link_columns is not None:
@@ -230,6 +246,8 @@ FEW_LABELS = 1_000
 """With more labelled nodes, boosting takes the place of a forest on own and link columns."""
 DAMPING = 0.03
 """Factor of link columns, which are many, beside own columns in one of the linear models."""
+SHARES = "shares of the classes"
+"""Title of what calibrates the heads of rows without links, and is no head."""
 NEGLIGIBLE = 1e-3
 """Weight in the pool below which a head is not fitted."""
 BLOCK = 16_384
@@ -295,11 +313,26 @@ class Candidate:
     part: int
 
 
+def titles_of_parts(graph: GraphLike) -> dict[str, str]:
+    """Return what the parts are called: rows without own columns have structural features or path means."""
+    titles = {part: part for part in PARTS}
+    along = graph.path_columns
+    if graph.provenance.structural:
+        titles[OWN] = STRUCTURE
+    elif along is not None and along.are_features:
+        structural = graph.num_features > sum(along.widths)
+        titles[OWN] = f"{MEANS} and {STRUCTURE}" if structural else MEANS
+    if graph.link_columns is not None and graph.link_columns.plan.joined:
+        titles[LINKS] = "joined columns"
+    return titles
+
+
 def candidates(inputs: NodeInputs, chosen: Integers, target: Target, head: str, seed: int) -> list[Candidate]:
     """Return the heads of a choice of `--head`."""
     check_choice("head", head, HEADS)
     columns, known = inputs.columns, inputs.columns.values[chosen]
     parts = [part for part in PARTS if columns.positions(part).size]
+    words = titles_of_parts(inputs.graph)
     titles = ("logistic regression", "gradient boosting")
     linear_title = titles[0] if target.classes else "ridge regression"
     found = list[Candidate]()
@@ -322,12 +355,13 @@ def candidates(inputs: NodeInputs, chosen: Integers, target: Target, head: str, 
         trees(columns.positions(*parts), "all columns", len(PARTS) - 1)
     if head != "auto":
         return found
+    own = "own" if words[OWN] == OWN else words[OWN]
     walks = PropagationHead(walk_step(inputs.graph), inputs.graph.num_nodes, chosen, target)
     labels = PropagatedLabels(walks) if NEIGHBOURS in parts else None
     for at, part in enumerate(PARTS):
         used = columns.positions(*PARTS[: at + 1])
         if part in (OWN, LINKS) and part in parts:
-            on = part if part == OWN or OWN not in parts else "own and link columns"
+            on = words[part] if part == OWN or OWN not in parts else f"{own} and {words[LINKS]}"
             linear(used, on, at)
             if len(chosen) <= FEW_LABELS:
                 trees(used, on, at, forest=True)
@@ -342,12 +376,12 @@ def candidates(inputs: NodeInputs, chosen: Integers, target: Target, head: str, 
             embedded()
             trees(used, "all columns", at, labels=labels)
     if LINKS in parts and OWN in parts:
-        linear(columns.positions(LINKS), "link columns", PARTS.index(LINKS))
+        linear(columns.positions(LINKS), words[LINKS], PARTS.index(LINKS))
         used = columns.positions(OWN, LINKS)
         factors = np.where(np.isin(used, columns.positions(OWN)), 1.0, DAMPING)
-        linear(used, "own and damped link columns", PARTS.index(LINKS), factors=factors)
+        linear(used, f"{own} and damped {words[LINKS]}", PARTS.index(LINKS), factors=factors)
     if NEIGHBOURS not in parts and target.classes:  # no edges: the shares of the classes calibrate the others
-        walks.title = "shares of the classes"
+        walks.title = SHARES
         found.append(Candidate(walks, found[0].part))
     return found
 
@@ -473,13 +507,13 @@ class NodeModel:
 
     def part_title(self, part: int) -> str:
         """Return the name of a part."""
-        structural = PARTS[part] == OWN and self.inputs.graph.provenance.structural
-        return "structural features" if structural else PARTS[part]
+        return titles_of_parts(self.inputs.graph)[PARTS[part]]
 
     def weights(self) -> dict[str, float]:
         """Return the weight of each fitted head, the largest first."""
         found = {
             self.candidates[at].head.describe(self.pool.variants[at]): float(self.pool.weights[at])
             for at in self.used
+            if self.candidates[at].head.title != SHARES
         }
         return dict(sorted(found.items(), key=lambda one: -one[1]))

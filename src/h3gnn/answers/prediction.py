@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,8 +11,18 @@ import numpy.typing as npt
 import pandas as pd
 
 from h3gnn.answers.extend import Extension
-from h3gnn.answers.learning import MIN_LABELLED, NodeInputs, NodeModel
-from h3gnn.answers.scores import Problem, Scores, importance, score, sentence
+from h3gnn.answers.learning import (
+    ALL,
+    LINKS,
+    MEANS,
+    MIN_LABELLED,
+    OWN,
+    PATH,
+    STRUCTURE,
+    NodeInputs,
+    NodeModel,
+)
+from h3gnn.answers.scores import Problem, Scores, dominant, importance, no_better, score, sentence
 from h3gnn.errors import InputError
 from h3gnn.evaluation.decisions import Decision, NumberDecider, NumberScale, Rule
 from h3gnn.evaluation.heads import Target
@@ -20,7 +30,7 @@ from h3gnn.graphs.graph import GraphLike
 from h3gnn.graphs.ids import check_ids
 from h3gnn.graphs.targets import may_have_label
 from h3gnn.tables.leaks import Target as LeakTarget
-from h3gnn.tables.leaks import check_leaks, doubts
+from h3gnn.tables.leaks import again_without, check_leaks, doubts
 
 Embedding = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
@@ -29,7 +39,10 @@ Progress = Callable[[float], None]
 
 MIN_NUMBERS = 10
 """Labelled nodes that are needed to predict numbers."""
-RARE_SHARE = 0.1
+NOTED = ("rows-without-own-time", "other-rows-unlabelled")
+"""Reports on the graph that belong to predictions, too."""
+RARE_SHARE, RARE_OF_TWO = 0.1, 0.25
+"""A class with a smaller share is rare; of two classes, for which a threshold can be learned."""
 MAX_PROBABILITY_COLUMNS = 20
 """Largest number of classes for which the table has a column of probabilities each."""
 
@@ -44,6 +57,7 @@ class NodePredictor:
         classes: the number of classes; 0 for numbers.
         rule: how to decide.
         head: which heads are candidates, one of `answers.learning.HEADS`.
+        positive: which of two classes is asked for; by default the rarer.
         times: of the nodes, if later ones are to be predicted: held-out folds are then periods.
     """
 
@@ -56,6 +70,7 @@ class NodePredictor:
         rule: Rule,
         head: str = "auto",
         *,
+        positive: int | None = None,
         seed: int = 0,
         times: Integers | None = None,
         progress: Progress = lambda share: None,
@@ -65,7 +80,7 @@ class NodePredictor:
         self.by_order = np.argsort(place[chosen])  # folds do not depend on the order of rows
         self.chosen, values = chosen[self.by_order], values[self.by_order]
         scale = NumberScale() if classes else NumberScale.fit(values)
-        self.problem = Problem(values, classes, rule, scale)
+        self.problem = Problem(values, classes, rule, scale, asked=positive)
         target = Target(values if classes else scale(values), classes)
         periods = None if times is None else times[self.chosen]
         self.model = NodeModel(inputs, self.chosen, target, head, seed=seed, times=periods, progress=progress)
@@ -83,8 +98,9 @@ class NodePredictor:
     def how(self) -> str:
         """Return a sentence on what predicts, and how probabilities and marks, or intervals, are computed."""
         weights = self.model.weights()
-        heads = "; ".join(f"{title}: {weight:.2f}" for title, weight in weights.items())
-        found = f"weights of the pooled heads, chosen on held-out labelled nodes: {heads}"
+        total = sum(weights.values()) or 1.0  # of log-probabilities, the sum is an inverse temperature
+        heads = "; ".join(f"{title}: {weight / total:.2f}" for title, weight in weights.items())
+        found = f"shares of the pooled heads, chosen on held-out labelled nodes: {heads}"
         found = heads.rpartition(":")[0] if len(weights) == 1 else found
         if isinstance(self.decider, NumberDecider):
             unit = "factor" if self.decider.scale.log else "distance"
@@ -129,11 +145,14 @@ def check_labels(labels: npt.NDArray[Any], names: tuple[str, ...]) -> tuple[str,
             "about these classes"
         )
     share = counts[enough].min() / counts.sum()
-    if share < RARE_SHARE:
+    two = np.count_nonzero(counts) == 2
+    if share < (RARE_OF_TWO if two else RARE_SHARE):
         rare = names[enough[counts[enough].argmin()]]
+        measures = "average precision or balanced accuracy" if two else "balanced accuracy"
+        remedy = "--class-weight balanced or --threshold auto" if two else "--class-weight balanced"
         notes.append(
-            f"{rare} is rare ({100 * share:.1f} % of the labelled nodes): use average precision or balanced "
-            "accuracy as the score; --class-weight balanced or --threshold auto finds more of it"
+            f"{rare} is rare ({100 * share:.1f} % of the labelled nodes): use {measures} as the score; "
+            f"{remedy} finds more of it"
         )
     return tuple(notes)
 
@@ -223,8 +242,9 @@ def predict_nodes(
     `test` are predicted and scored, and nothing learns from their labels. With the `times` of the nodes,
     held-out folds are periods if all that is predicted is later than the labelled nodes. Features that
     contain the label, which `label_name` and, of several tables, `table` name, are an error unless allowed
-    (`allow_leaks`), and columns that nearly determine it are noted. `progress` is called with the completed
-    share.
+    (`allow_leaks`), and columns that nearly determine it are noted. Where the classes are "not" the label's
+    name and that name, a condition is asked for, and measures are of the rows that meet it. `progress` is
+    called with the completed share.
     """
     known, rule = (labels >= 0 if names else ~np.isnan(labels)), rule or Rule()
     if test is not None and labelled_too:
@@ -237,8 +257,10 @@ def predict_nodes(
     learned = known if test is None else known & ~test
     notes = check_labels(labels[learned], names)
     can, repairs = may_have_label(graph, known)
-    doubtful = doubts(graph, labels, table) if names and not allow_leaks else ()
-    notes = (*notes, *doubtful, *(one.message for one in repairs))
+    doubtful = doubts(graph, labels, table, label_name) if names and not allow_leaks else ()
+    added = () if extension is None else extension.repairs
+    noted = (*(one for one in graph.provenance.repairs if one.code in NOTED), *doubtful, *repairs, *added)
+    notes = (*notes, *dict.fromkeys(one.message for one in noted))
     chosen, unlabelled = np.flatnonzero(learned), np.flatnonzero(~known & can)
     if names:
         present = np.unique(labels[chosen])
@@ -257,7 +279,10 @@ def predict_nodes(
     if times is not None and (extension is not None or not _are_later(times, wanted, chosen)):
         times = None
     if times is not None:
-        notes = (*notes, "all rows to predict are later than the labelled ones: held-out folds are periods")
+        message = (
+            "all rows to predict are later than the labelled ones, so that each held-out fold is a period"
+        )
+        notes = (*notes, f"{message}, which heads that learn from the other periods predict")
     predictor = NodePredictor(
         NodeInputs.of(graph, embedding),
         chosen,
@@ -265,30 +290,78 @@ def predict_nodes(
         len(names),
         rule,
         head,
+        positive=names.index(label_name) if names == (f"not {label_name}", label_name) else None,
         seed=seed,
         times=times,
-        progress=lambda share: progress(0.7 * share),
+        progress=lambda share: progress(0.6 * share),
     )
-    scores = score(predictor.model, predictor.problem, seed, tested)
-    progress(0.8)
-    parts: list[pd.DataFrame] = []
+    scores = score(
+        predictor.model, predictor.problem, seed, tested, lambda share: progress(0.6 + 0.2 * share)
+    )
+    own = None
+    if labelled_too or tested is not None:
+        own = (predictor.chosen, predictor.problem.truth) if tested is None else tested
+    rows = _predicted(predictor, extension, unlabelled, own, scores, names)
+    important = list[tuple[str, float, float]]()
+    if measure_importance:
+        important = importance(
+            predictor.model, predictor.chosen, seed, lambda share: progress(0.8 + 0.2 * share)
+        )
+    progress(1.0)
+    notes = (
+        *notes,
+        *_about_scores(
+            scores, () if doubtful or allow_leaks else important, predictor.inputs, table, label_name
+        ),
+    )
+    weights = predictor.model.weights()
+    return Predictions(rows, scores, predictor.how(), weights, tuple(important), notes, len(chosen), names)
+
+
+def _about_scores(
+    scores: Scores,
+    important: Sequence[tuple[str, float, float]],
+    inputs: NodeInputs,
+    table: str,
+    label_name: str | None,
+) -> Iterator[str]:
+    """Yield what is suspicious about scores: one column explains them, or they are those of a constant."""
+    columns = {one.source for one in inputs.columns.columns if one.part in (OWN, LINKS)}
+    for one in dominant(scores, important):
+        if one in columns - {STRUCTURE, MEANS, ALL}:
+            name = one.removeprefix(PATH)
+            named = f"{table}.{name}" if table and "." not in name and name == one else name
+            again = again_without([named], inputs.graph, table, label_name)
+            yield (
+                f"the held-out scores are nearly perfect, and {named} alone matters for them. Where it is "
+                f"known only after what is predicted, {again}"
+            )
+    if (message := no_better(scores)) is not None:
+        yield message
+
+
+def _predicted(
+    predictor: NodePredictor,
+    extension: Extension | None,
+    unlabelled: Integers,
+    own: tuple[Integers, npt.NDArray[Any]] | None,
+    scores: Scores,
+    names: tuple[str, ...],
+) -> pd.DataFrame:
+    """Return the predictions of new nodes, or of unlabelled ones, and held-out ones of nodes with labels."""
+    parts, ids = list[pd.DataFrame](), predictor.inputs.graph.node_ids
     if extension is not None:
         new = slice(-extension.new, None)
         decision = predictor.extended(extension.graph, extension.embedding[new])
         parts.append(_table(extension.node_ids[new], decision, names))
     elif unlabelled.size:
-        parts.append(_table(graph.node_ids[unlabelled], predictor(unlabelled), names))
-    if labelled_too or tested is not None:
-        nodes, given = (predictor.chosen, predictor.problem.truth) if tested is None else tested
-        own = _table(graph.node_ids[nodes], scores.held_out, names)
-        own["label"] = np.array(names, dtype=object)[given] if names else given
-        parts.append(own.iloc[np.argsort(nodes)])
-    rows = pd.concat(parts, ignore_index=True)
-    progress(0.9)
-    important = importance(predictor.model, predictor.chosen, seed) if measure_importance else []
-    progress(1.0)
-    weights = predictor.model.weights()
-    return Predictions(rows, scores, predictor.how(), weights, tuple(important), notes, len(chosen), names)
+        parts.append(_table(ids[unlabelled], predictor(unlabelled), names))
+    if own is not None:
+        nodes, given = own
+        found = _table(ids[nodes], scores.held_out, names)
+        found["label"] = np.array(names, dtype=object)[given] if names else given
+        parts.append(found.iloc[np.argsort(nodes)])
+    return pd.concat(parts, ignore_index=True)
 
 
 def _are_later(times: Integers, some: Integers, others: Integers) -> bool:

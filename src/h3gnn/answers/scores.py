@@ -6,7 +6,7 @@ those of a fold, or, if labelled nodes are split by time, the later ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,6 +33,9 @@ RESAMPLES, MANY_ROWS = 200, 20_000
 """Resamples of the labelled nodes that give standard errors; a tenth of them with more nodes."""
 RARE_SHARE = 0.25
 """Of two classes, average precision is the main measure if the rarer has a smaller share."""
+NEARLY_NONE, DOMINANT = 0.1, 0.8
+"""Nearly perfect scores have at most this share of the errors of a constant prediction; a column is dominant
+with this share of the importance."""
 MOST_GROUPS = 30
 """Columns whose importance is measured: those that vary most with the prediction."""
 
@@ -46,6 +49,7 @@ class Problem:
     rule: Rule
     scale: NumberScale = field(default_factory=NumberScale)
     of_test: npt.NDArray[Any] | None = None  # the truth about other nodes, which are scored
+    asked: int | None = None  # of two classes, the one that is asked for; by default the rarer
 
     @property
     def scored(self) -> npt.NDArray[Any]:
@@ -54,8 +58,10 @@ class Problem:
 
     @property
     def positive(self) -> int | None:
-        """The rarer of two classes; None for others."""
-        return int(np.bincount(self.truth, minlength=2).argmin()) if self.classes == 2 else None
+        """Of two classes the one that is asked for, or the rarer; None for others."""
+        if self.classes != 2 or self.asked is not None:
+            return self.asked if self.classes == 2 else None
+        return int(np.bincount(self.truth, minlength=2).argmin())
 
     @property
     def main(self) -> str:
@@ -76,7 +82,7 @@ class Problem:
     def decider(self, predicted: Floats, nodes: Integers | slice) -> ClassDecider | NumberDecider:
         """Learn to decide from held-out predictions of some labelled nodes."""
         if self.classes:
-            return ClassDecider.fit(predicted, self.truth[nodes], self.rule)
+            return ClassDecider.fit(predicted, self.truth[nodes], self.rule, self.asked)
         return NumberDecider.fit(predicted, self.scale(self.truth[nodes]), self.rule, self.scale)
 
     def measures(self, decision: Any, nodes: Integers | slice = slice(None)) -> Measures:
@@ -105,7 +111,8 @@ class Scores:
         mean, error: of each measure the value, and its standard error over resampled labelled nodes.
         majority: the share of the largest class; None for numbers.
         folds: the number of folds, over all repetitions.
-        positive: the rarer of two classes; None for others.
+        positive: of two classes the one that is asked for, or the rarer; None for others.
+        rate: the share of the positive class.
         main: the measure of the contributions.
         contributions: of the parts, if the choice is among all heads.
         held_out: predictions for the scored nodes by models that did not see them.
@@ -121,6 +128,7 @@ class Scores:
     contributions: tuple[Contribution, ...]
     held_out: Any = field(repr=False)
     tested: int | None = None
+    rate: float | None = None
 
 
 def score(
@@ -128,6 +136,7 @@ def score(
     problem: Problem,
     seed: int = 0,
     test: tuple[Integers, npt.NDArray[Any]] | None = None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> Scores:
     """Score the whole procedure by nested cross-validation, or on other nodes, given with their truth."""
     if test is not None:
@@ -148,8 +157,10 @@ def score(
             np.mean([calibration_error(one.probabilities, problem.scored) for one in every])
         )
     contributions, before = list[Contribution](), None
-    for part in model.parts() if model.head == "auto" else []:
-        own = every if part == model.parts()[-1] else decisions(model.up_to(part))
+    parts = model.parts() if model.head == "auto" else []
+    for number, part in enumerate(parts):
+        progress((number + 1) / (len(parts) + 1))
+        own = every if part == parts[-1] else decisions(model.up_to(part))
         drawn = resampled  # of all heads; fewer heads are scored anew
         if own is not every:
             drawn = [_mean([problem.measures(_take(one, at), at) for one in own]) for at in draws]
@@ -162,9 +173,9 @@ def score(
     majority = float(np.bincount(problem.scored).max() / size) if problem.classes else None
     folds = sum(len(one.folds) for one in model.repeats)
     tested = None if test is None else size
-    return Scores(
-        mean, error, majority, folds, problem.positive, main, tuple(contributions), every[0], tested
-    )
+    positive = problem.positive
+    rate = None if positive is None else float((problem.scored == positive).mean())
+    return Scores(mean, error, majority, folds, positive, main, tuple(contributions), every[0], tested, rate)
 
 
 def _on_test(model: NodeModel, problem: Problem, nodes: Integers, heads: Sequence[int] | None) -> list[Any]:
@@ -256,7 +267,9 @@ def calibration_error(probabilities: Floats, truth: Integers, bins: int = 10) ->
     return float(np.abs(gaps).sum() / len(truth))
 
 
-def importance(model: NodeModel, chosen: Integers, seed: int = 0) -> list[tuple[str, float, float]]:
+def importance(
+    model: NodeModel, chosen: Integers, seed: int = 0, progress: Callable[[float], None] = lambda share: None
+) -> list[tuple[str, float, float]]:
     """Return the permutation importance of columns, the largest first: name, mean and standard error.
 
     A column is shuffled among the nodes of a fold that the heads did not see; its importance is the increase
@@ -280,6 +293,7 @@ def importance(model: NodeModel, chosen: Integers, seed: int = 0) -> list[tuple[
             shuffled[:, at] = shuffled[rng.permutation(len(fold))][:, at]
             after = target.losses(predict(Rows(rows.embedding, shuffled, rows.nodes)))
             losses[name].append(after - before)
+        progress((number + 1) / len(model.repeats[0].folds))
     unit = 1.0 if model.target.classes else max(float(np.var(model.target.values)), 1e-30)
     found = [(name, np.concatenate(losses[name]) / unit) for name in groups]
     ranked = [(name, float(one.mean()), float(one.std() / len(one) ** 0.5)) for name, one in found]
@@ -309,6 +323,33 @@ def _most_related(groups: dict[str, list[int]], columns: Any, predicted: Floats)
     related = np.abs(apart.T @ wanted / np.where(size > 0, size, np.inf)).max(axis=1)
     best = sorted(groups, key=lambda name: -related[groups[name]].max())[:MOST_GROUPS]
     return {name: groups[name] for name in best}
+
+
+def dominant(scores: Scores, important: Sequence[tuple[str, float, float]]) -> list[str]:
+    """Return the column that nearly all of the importance belongs to, if the scores are nearly perfect."""
+    if scores.majority is None:
+        perfect = scores.mean["r2"] >= 1 - NEARLY_NONE
+    else:
+        perfect = 1 - scores.mean["accuracy"] <= NEARLY_NONE * (1 - scores.majority)
+    total = sum(max(mean, 0.0) for _, mean, _ in important)
+    return [name for name, mean, _ in important[:1] if perfect and mean >= DOMINANT * total > 0]
+
+
+def no_better(scores: Scores) -> str | None:
+    """Return a sentence if the scores are, within their errors, no better than a constant prediction's."""
+    value, error = (one[scores.main] for one in (scores.mean, scores.error))
+    constant = {"r2": 0.0, "accuracy": scores.majority, "average_precision": scores.rate}[scores.main]
+    if constant is None or value - error > constant:
+        return None
+    what = {
+        "r2": ("R²", "0, which is that of the mean"),
+        "accuracy": ("accuracy", f"{constant:.3f}, which is that of the largest class for all"),
+        "average_precision": ("average precision", f"{constant:.3f}, which is that of chance"),
+    }[scores.main]
+    return (
+        f"the {what[0]} of {value:.3f} ± {error:.3f} is not clearly above {what[1]}: the columns and links "
+        "say little or nothing about what is predicted"
+    )
 
 
 def sentence(scores: Scores) -> str | None:

@@ -99,11 +99,14 @@ class ClassDecider:
     cuts: Floats  # of each class
 
     @classmethod
-    def fit(cls, log_p: Floats, labels: Integers, rule: Rule) -> Self:
-        """Learn from held-out log-probabilities `[nodes, classes]` of labelled nodes."""
+    def fit(cls, log_p: Floats, labels: Integers, rule: Rule, asked: int | None = None) -> Self:
+        """Learn from held-out log-probabilities `[nodes, classes]` of labelled nodes.
+
+        The threshold is that of the rarer of two classes, or of the one that is `asked` for.
+        """
         probabilities, classes = np.exp(log_p), log_p.shape[1]
         shares = np.bincount(labels, minlength=classes) / len(labels)
-        rare = int(np.argmin(np.where(shares > 0, shares, np.inf)))
+        rare = int(np.argmin(np.where(shares > 0, shares, np.inf))) if asked is None else asked
         threshold = best_threshold(probabilities[:, rare], labels == rare, rule.threshold)
         plain = cls(rule, shares, rare, threshold, np.zeros(classes))(log_p)
         cuts = learn_cuts(plain.probability, plain.classes, labels, classes, rule.cannot_tell_below)

@@ -61,7 +61,7 @@ class JoinPlan:
 
     @property
     def sources(self) -> list[str]:
-        """The column behind each joined column, such as `order.amount`; the type for counts."""
+        """The column behind each joined column, such as `order.amount`; the type for counts and keys."""
         return [one.source for one in self.columns]
 
     def lines(self) -> list[tuple[str, str, str]]:
@@ -179,9 +179,8 @@ def _without_leaks(values: Floats, plan: JoinPlan, target: Target | None) -> Joi
     found = {} if target is None else joined_leaks(plan.columns, values, target)
     repairs = []
     if plan.left_out:
-        message = (
-            f"{plan.left_out:,} columns joined from other tables are left out, besides {len(plan.names):,}"
-        )
+        kept_of = f"{len(plan.names):,} of {plan.left_out + len(plan.names):,}"
+        message = f"{kept_of} columns joined from other tables are kept, those over short paths first"
         repairs.append(Repair("joined-columns-left-out", message, plan.left_out))
     for one, share in found.items():
         message = f"the joined column {one.name} is left out, since it {describe(share)}"
@@ -338,7 +337,7 @@ class _Joins:
         kind = path.steps[-1].end
         for one in [*self.values_of(kind), *self._identity(kind, path.title, row)]:
             values = taken(one.values, row)
-            source, name = f"{kind}.{one.column}", f"{path.title}.{one.name}"
+            source, name = _source(kind, one), f"{path.title}.{one.name}"
             yield source, name, one.kind if one.kind in ("category", "component") else "value", values
             if one.kind == "date" and self.days is not None:
                 yield source, f"{name}.since", "since", self.days - values
@@ -358,7 +357,7 @@ class _Joins:
             chosen = [str(table.ids[at]) for at in frequent if counts[at] > 1]
         of_rows = np.arange(table.nodes)
         return [
-            Values(kind, f"{kind}={one}", "category", (of_rows == ids.get(one, -1)).astype(np.float64))
+            Values("", f"{kind}={one}", "category", (of_rows == ids.get(one, -1)).astype(np.float64))
             for one in chosen
         ]
 
@@ -381,7 +380,7 @@ class _Joins:
             values = taken(one.values, node)
             summaries = self._of_values(one.kind, linked, values, path, full=full)
             for what, summary in summaries:
-                yield f"{kind}.{one.column}", f"{title}.{one.name}.{what}", what, summary
+                yield _source(kind, one), f"{title}.{one.name}.{what}", what, summary
 
     def _frequent(self, values: Sequence[Values], node: Integers, title: str) -> list[Values]:
         """Return the features without the rare values of categories, which have many."""
@@ -433,6 +432,10 @@ class _Joins:
                 "rate",
                 np.divide(known - 1, last - first, out=np.full(len(known), np.nan), where=last > first),
             )
+
+
+def _source(kind: str, values: Values) -> str:
+    return f"{kind}.{values.column}" if values.column else kind
 
 
 def _links_of(step: Step) -> tuple[Integers, Integers, Integers]:

@@ -156,7 +156,7 @@ class JoinedColumn:
 
     Attributes:
         name: such as `account > order.amount.mean`.
-        source: the column behind it, `order.amount`; the type for counts.
+        source: the column behind it, `order.amount`; the type for counts, and for which row is linked.
         what: what is computed, `mean`.
         path: the types on the way, `account > order`.
     """

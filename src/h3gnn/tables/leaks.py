@@ -6,6 +6,7 @@ rule that uses one column only, whatever the encoding of the class: a copy, a co
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -175,9 +176,20 @@ def nearly_determined(values: Any, columns: Sequence[str], classes: Integers) ->
         wide, wrong = part.astype(np.float64), len(truth)
         for one in [*wide.T, *([_as_codes(wide)] if 1 < wide.shape[1] <= BINS else [])]:
             wrong = min(wrong, len(truth) - int(_counts(_binned(one), truth).max(axis=1).sum()))
+        if wide.shape[1] > BINS:  # categories and texts with many values
+            wrong = min(wrong, _left_out_errors(_as_codes(wide), truth))
         if wrong <= (1 - NEARLY) * others:
             found[name] = 1 - wrong / len(truth)
     return found
+
+
+def _left_out_errors(column: npt.NDArray[Any], truth: Integers) -> int:
+    """Return the errors of the largest class among the other rows with the same value, or else among all."""
+    counts, value = _counts(column, truth), np.unique(column, return_inverse=True)[1]
+    others = counts[value]
+    others[np.arange(len(truth)), truth] -= 1
+    found = np.where(others.any(axis=1), others.argmax(axis=1), counts.sum(axis=0).argmax())
+    return int((found != truth).sum())
 
 
 def _binned(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -188,33 +200,80 @@ def _binned(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.searchsorted(limits, column)
 
 
-def doubts(graph: GraphLike, labels: Integers, table: str = "") -> tuple[str, ...]:
+def doubts(
+    graph: GraphLike, labels: Integers, table: str = "", name: str | None = None
+) -> tuple[Repair, ...]:
     """Return a note on columns that nearly determine the class: they may be known only after it.
 
-    Of columns of linked rows, those of single rows count, which a row has from its beginning.
+    Of columns of linked rows, those of single rows count, which a row has from its beginning. The arguments
+    are those of `check_leaks`.
     """
     found = dict[str, float]()
     if not graph.provenance.structural and graph.num_features:
         nodes = _sample(labels, graph.num_features)
         columns = _columns_of(graph)
         found = nearly_determined(_values_of(graph, nodes), columns, labels[nodes])
-    without = [as_option("--columns", f"{table}.{one}=identifier".lstrip(".")) for one in found]
+        found = {_named(graph, one, table): share for one, share in found.items()}
     if graph.link_columns is not None:
         joined = graph.link_columns.plan.joined
         first = graph.link_columns.values.shape[1] - len(joined)
         single = [at for at, one in enumerate(joined) if one.what in ("value", "category")]
         values = graph.link_columns.values[:, [first + at for at in single]]
-        more = nearly_determined(values, [joined[at].name.partition("=")[0] for at in single], labels)
-        found, without = found | more, [*without, *(["a schema file without their link"] * bool(more))]
+        found |= nearly_determined(values, [joined[at].source for at in single], labels)
     if not found:
         return ()
     largest = np.bincount(labels[labels >= 0]).max() / (labels >= 0).sum()
     names = shortened(sorted(found, key=lambda one: -found[str(one)]), 8)
-    best = (
-        f"{100 * max(found.values()):.0f} % of the labelled rows (the largest class: {100 * largest:.0f} %)"
+    which = (
+        f"{names} alone predicts" if len(found) == 1 else f"each of these columns alone predicts ({names})"
     )
-    again = f"If they are known only after the class, fit again without them ({' '.join(without)})"
-    return (f"the class follows from single columns in up to {best}: {names}. {again}",)
+    best = f"{100 * max(found.values()):.0f} % of the labelled rows"
+    message = (
+        f"{which} the class for up to {best}; the largest class has {100 * largest:.0f} %. Where that is "
+    )
+    message += f"known only after the class, {again_without([*found], graph, table, name)}"
+    return (Repair("label-doubtful", message, fields=tuple(found)),)
+
+
+def again_without(found: Sequence[str], graph: GraphLike, table: str = "", name: str | None = None) -> str:
+    """Return how to fit again without some columns; the last two arguments are those of `check_leaks`."""
+    options, others = dict[str, None](), list[str]()
+    joined = () if graph.link_columns is None else graph.link_columns.plan.joined
+    for one in found:
+        end = one.rpartition(" > ")[2].partition(" (")[0].partition(" via ")[0]
+        if one in _path_titles(graph):
+            columns = dict.fromkeys(of.source for of in joined if of.source.startswith(f"{end}."))
+            others += [end] * (not columns)
+        else:
+            is_type = any(of.path.rpartition(" > ")[2].partition(" by ")[0] == one for of in joined)
+            columns, others = dict.fromkeys([one] * (not is_type)), [*others, *([one] * is_type)]
+        options |= {as_option("--columns", f"{column}=identifier"): None for column in columns}
+    if not table:
+        return f"fit again without them ({' '.join(options)})"
+    source = "--tables SOURCE"
+    message = "predict again without them, in a new folder: "
+    if others:
+        links = shortened(dict.fromkeys(others), 4)
+        message += (
+            f"write a schema file (`h3gnn inspect SOURCE --write graph.toml`), remove its links to {links} "
+        )
+        message += 'and declare their columns there (columns = { NAME = "identifier" }), then '
+        source = "--tables graph.toml"
+    target = shlex.quote(f"{table}.{name}" if name else f"{table}.COLUMN")
+    return message + f"`{' '.join(['h3gnn predict NEW_FOLDER', target, source, *options])}`"
+
+
+def _path_titles(graph: GraphLike) -> list[str]:
+    """Return the path of each feature that is a mean along one; [] if the features are columns."""
+    along = graph.path_columns
+    if along is None or not along.are_features:
+        return []
+    return [one for one, width in zip(along.titles, along.widths, strict=True) for _ in range(width)]
+
+
+def _named(graph: GraphLike, column: str, table: str) -> str:
+    """Return a column of the nodes with its table; paths lead to other tables."""
+    return f"{table}.{column}" if table and column not in _path_titles(graph) else column
 
 
 def check_leaks(graph: GraphLike, labels: Integers, name: str | None = None, table: str = "") -> None:
@@ -232,7 +291,8 @@ def check_leaks(graph: GraphLike, labels: Integers, name: str | None = None, tab
     prefix = f"{table}." if table else ""
     if not graph.provenance.structural and graph.num_features:
         found, others = _feature_leaks(graph, target)
-        found = {f"{prefix}{one}": why for one, why in found.items()}
+        found = {_named(graph, one, table): why for one, why in found.items()}
+        others = [] if table else others
         used = () if graph.plan is None else graph.plan.used
         declared |= {f"{prefix}{one.name}" for one in used if one.declared}
     if graph.link_columns is not None:
@@ -251,7 +311,8 @@ def check_leaks(graph: GraphLike, labels: Integers, name: str | None = None, tab
         shares = joined_leaks(columns, np.where(joined == 0, np.nan, joined)[:, of_values], target)
         found |= {one.source: describe(share) for one, share in shares.items()}
     known = graph.labels is not None and np.array_equal(graph.labels.numpy(), labels)
-    raise_leaks({one: why for one, why in found.items() if not (known and one in declared)}, others)
+    found = {one: why for one, why in found.items() if not (known and one in declared)}
+    raise_leaks(found, others, again_without([*found], graph, table, name))
 
 
 def _feature_leaks(graph: GraphLike, target: Target) -> tuple[dict[str, str], list[str]]:
@@ -307,6 +368,8 @@ def _columns_of(graph: GraphLike) -> list[str]:
     """Return the column of the table that each feature comes from; without a table, its own name."""
     if graph.plan is not None and len(graph.plan.names) == graph.num_features:
         return [feature.column.name for feature in graph.plan.features]
+    if titles := _path_titles(graph):
+        return [*titles, *graph.feature_names[len(titles) :]]
     return [*graph.feature_names] or [f"feature {at + 1}" for at in range(graph.num_features)]
 
 
@@ -329,12 +392,13 @@ def kept_leak(name: str, why: str) -> Repair:
     return Repair("label-leak-kept", message, fields=(name,), warn=True)
 
 
-def raise_leaks(found: dict[str, str], others: Sequence[str] = ()) -> None:
+def raise_leaks(found: dict[str, str], others: Sequence[str] = (), again: str = "") -> None:
     """Raise if a model was fitted on features that contain the class.
 
     Args:
         found: the features, and why each is assumed to contain the class.
         others: the other features, if they are no columns of a table, which could be declared.
+        again: how to fit again without them.
     """
     if not found:
         return
@@ -342,9 +406,10 @@ def raise_leaks(found: dict[str, str], others: Sequence[str] = ()) -> None:
     left_out = " ".join(as_option("--columns", f"{one}=identifier") for one in found)
     if others:
         left_out = as_option("--feature-columns", as_list(others))
+    if others or not again:
+        again = f"fit it again without them ({left_out})"
     raise GraphError(
-        f"the model was fitted on features that contain the class: {listed}; fit it again without them "
-        f"({left_out}). If they are known wherever classes are predicted, give --allow-leaks "
-        "(allow_leaks=True in Python)",
+        f"the model was fitted on features that contain the class: {listed}; {again}. If they are known "
+        "wherever classes are predicted, give --allow-leaks (allow_leaks=True in Python)",
         code="label-leak",
     )
