@@ -31,7 +31,15 @@ from h3gnn.settings import as_plain
 from h3gnn.storage import models as storage
 from h3gnn.storage.models import FittedLinks, FittedType, StoredDatabase
 from h3gnn.storage.runs import has_begun
-from h3gnn.tables.database import Accept, Column, OpenedTables, Predicted, find_type, read_database, types_of
+from h3gnn.tables.database import (
+    Accept,
+    Column,
+    OpenedTables,
+    Predicted,
+    find_type,
+    read_database,
+    types_of,
+)
 from h3gnn.tables.leaks import check_leaks, doubts
 from h3gnn.tables.rows import Rows, listed, parse_time, rows_of
 from h3gnn.tables.schema import Schema
@@ -424,9 +432,8 @@ class Database:
         label = None if fitted.label is None else f"{fitted.type}.{fitted.label}"
         before, model = self.graph(label), self.loaded(fitted)
         source = self.source.with_rows(OpenedTables.open(new), self.schema, label)
-        plans = {name: one.plan for name, one in before.types.items() if one.plan is not None}
         names, columns = label is not None, self.stored.columns
-        after = read_database(source, self.schema, label=label, columns=columns, plans=plans, names=names)
+        after = read_database(source, self.schema, label=label, columns=columns, fitted=before, names=names)
         view = type_view(
             after,
             fitted.type,

@@ -83,7 +83,10 @@ def _inspect_tables(given: str, write: Path | None, accept: str | None, *, as_js
         where = given if "://" in given else os.path.relpath(given, write.absolute().parent)
         write_atomically(write, schema.to_toml(where).encode())
     if as_json:
-        echo_json(schema.as_dict() | {"source": opened.name, "notes": opened.notes, "schema": write})
+        shown = schema.as_dict()
+        for name, one in shown["tables"].items():
+            one["dated_by"] = [*schema.dated_by(name)]
+        echo_json(shown | {"source": opened.name, "notes": opened.notes, "schema": write})
         return
     for note in opened.notes:
         say(f"note: {note}")
@@ -95,6 +98,8 @@ def _print_schema(schema: Schema) -> None:
     for name, table in schema.tables.items():
         parts = [f"{table.rows:,} rows", f"key {' + '.join(table.key)}" if table.key else "no key"]
         parts += [f"time {table.time}"] * bool(table.time) + ["link table"] * schema.is_link_table(name)
+        if dated_by := schema.dated_by(name):
+            parts.append(f"no time of its own: dated by {' and '.join(dated_by)}")
         typer.echo(f"{name}: {', '.join(parts)}")
         for link in table.links:
             share = f"{100 * link.share:.4g} % of its values are keys there"

@@ -8,7 +8,7 @@ they are, `account > district.A11`; those of the rows that reference a node are 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -166,7 +166,9 @@ def joined_columns(
         values = [columns[one] for one in plan.names]
     else:
         plan, values = _chosen(found, most)
-        return _without_leaks(_stacked(values, joins.nodes), plan, target)
+        chosen = _without_leaks(_stacked(values, joins.nodes), plan, target)
+        undated = () if row_times is None else joins.undated(chosen.plan, links)
+        return replace(chosen, repairs=(*chosen.repairs, *undated))
     return JoinedColumns(_stacked(values, joins.nodes), plan)
 
 
@@ -236,6 +238,22 @@ class _Joins:
             longer = [self._extended(path, step) for step in self.graph.steps[start]]
             found += [one for one in longer if one is not None and (one.links <= links or not one.several)]
         return sorted(found[1:], key=lambda path: (path.links, len(path.steps)))
+
+    def undated(self, plan: JoinPlan, links: int) -> Iterator[Repair]:
+        """Report tables whose rows count without a time of their own; they may have been written later."""
+        used = {one.path for one in plan.columns}
+        steps = [step for path in self.paths(links) if path.title in used for step in path.steps]
+        found = {step.end: self.graph.type(step.end).dated_by for step in steps if not step.forward}
+        names = sorted(name for name, dated_by in found.items() if dated_by)
+        if names:
+            dates = dict.fromkeys(one for name in names for one in found[name])
+            message = (
+                f"{', '.join(names)}: rows without a time of their own count from the date of the rows that "
+                f"they refer to ({shortened(dates, 4)}). If they were written later, they are of the future: "
+                "in a schema file (`h3gnn inspect SOURCE --write graph.toml`) name their time or remove "
+                "their tables, and predict in a new folder with --tables graph.toml"
+            )
+            yield Repair("rows-without-own-time", message, fields=tuple(names))
 
     def _is_used(self, path: JoinPath, links: int) -> bool:
         """Whether a path is short enough, or, with a plan, leads to its columns."""

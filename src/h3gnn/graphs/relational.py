@@ -38,6 +38,7 @@ class NodeTable:
         plan: how the columns of the table became the features; None for arrays.
         time: int64 `[nodes]`, nanoseconds since 1970, `UNKNOWN_TIME` where unknown; None without times.
         labels: the cells of columns that are to be predicted, by name; never part of the features.
+        dated_by: without a time of their own, the columns whose latest time the rows have, `account.date`.
         masks: train, validation and test masks, bool `[nodes, splits]`, of a graph that brings splits.
     """
 
@@ -50,6 +51,7 @@ class NodeTable:
     time: Integers | None = None
     labels: Mapping[str, Any] = field(default_factory=dict)
     masks: tuple[Any, Any, Any] | None = None
+    dated_by: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> int:

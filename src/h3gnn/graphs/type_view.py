@@ -136,6 +136,8 @@ def type_view(
         message = f"links among {name} by {by} are not used: their ends are less alike"
         repairs.append(Repair("relations-left-out", message, len(left)))
     repairs += notes
+    if fitted is None:
+        repairs += _without_row(graph, name, labels)
     if label is not None and table.masks is not None:
         labels |= dict(zip(MASKS, table.masks, strict=True))
     links = None if fitted is None else fitted[1].link_columns
@@ -233,6 +235,23 @@ def _labels(table: NodeTable, label: str, task: str, repairs: list[Repair]) -> d
         return {"targets": torch.from_numpy(found.targets), "target_name": label}
     assert found.classes is not None
     return {"labels": torch.from_numpy(found.classes), "class_names": found.class_names}
+
+
+def _without_row(graph: RelationalGraph, name: str, labels: dict[str, Any]) -> list[Repair]:
+    """Report rows that a type, all of whose rows are labelled, refers to one by one, and that it lacks."""
+    known = labels["labels"] >= 0 if "labels" in labels else None
+    known = ~torch.isnan(labels["targets"]) if "targets" in labels else known
+    for one in () if known is None or not bool(known.all()) else graph.relations:
+        nodes = graph.type(one.target).nodes
+        more = nodes - one.ends.shape[1]
+        if one.source == name and more > 0 and np.bincount(one.ends[1]).max(initial=0) == 1:
+            message = (
+                f"every row of {name} has a label, so that only these are predicted: {more:,} of {nodes:,} "
+                f"rows or values of {one.target} have none there. To predict them, too, add rows without a "
+                f"label that refer to them ({one.name}), before the fit or with --new-tables"
+            )
+            return [Repair("other-rows-unlabelled", message, more, (one.target,))]
+    return []
 
 
 def uses_row_times(features: PathFeatures, label_time: str | None) -> bool:

@@ -20,7 +20,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from h3gnn.errors import InputError, ModelFolderError
+from h3gnn.errors import InputError, ModelFolderError, as_option
 from h3gnn.graphs.graph import Graph
 from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.settings import STORED, canonical
@@ -284,9 +284,28 @@ def check_same(known: Mapping[str, Any], given: Mapping[str, Any] | None, what: 
     """Reject values that differ from the known ones."""
     for name, value in (given or {}).items():
         if name not in NOT_COMPARED and known.get(name) != value:
-            before = f"without {name}" if known.get(name) is None else f"with {name} = {known[name]}"
-            message = f"{what} was fitted {before}, not with {value}: omit it, or choose another folder"
+            before = (
+                f"with {_as_given(name, known[name])}"
+                if known.get(name) not in (None, {})
+                else f"without {_as_given(name)}"
+            )
+            message = f"{what} was fitted {before}, not with {_as_given(name, value)}: omit it, or choose "
+            message += "another folder"
             raise InputError(message, code="already-fitted")
+
+
+OPTIONS = ("as_of", "columns", "task", "label_time", "users", "items", "weight", "at_least")
+"""What is an option of the command line; other values are settings."""
+
+
+def _as_given(name: str, value: Any = None) -> str:
+    """Return an option as it is written on the command line, or a setting with its value."""
+    flag = f"--{name.replace('_', '-')}" if name in OPTIONS else name
+    if isinstance(value, Mapping) and name in OPTIONS:
+        return " ".join(as_option(flag, f"{key}={kind}") for key, kind in value.items())
+    if value is None:
+        return flag
+    return as_option(flag, str(value)) if name in OPTIONS else f"{name} = {value}"
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,16 @@ from h3gnn.tables.infer import MOST_CLASSES, Cells
 from h3gnn.tables.leaks import Target
 from h3gnn.tables.plan import TablePlan, encode_table, infer_columns
 from h3gnn.tables.propose import infer_schema
-from h3gnn.tables.rows import decode_times, inherited_times, naming_columns, parse_time
-from h3gnn.tables.schema import Profile, Schema, TableSchema, accept_questions, check_schema, read_schema
+from h3gnn.tables.rows import decode_times, inherited_times, naming_columns, parse_time, row_keys
+from h3gnn.tables.schema import (
+    Link,
+    Profile,
+    Schema,
+    TableSchema,
+    accept_questions,
+    check_schema,
+    read_schema,
+)
 from h3gnn.tables.sources import Source, open_source
 
 NAMING, WORDS_OF_NAME = 0.9, 4
@@ -200,7 +208,7 @@ def read_database(
     label: str | None = None,
     as_of: Any = None,
     columns: Mapping[str, str] | None = None,
-    plans: Mapping[str, TablePlan] | None = None,
+    fitted: RelationalGraph | None = None,
     names: bool = True,
 ) -> RelationalGraph:
     """Return the relational graph of several linked tables.
@@ -215,14 +223,18 @@ def read_database(
         label: `TABLE.COLUMN` to predict; it is no feature of any node.
         as_of: a date; later rows are left out.
         columns: kinds of columns, `{"loans.duration": "number"}`.
-        plans: of tables that a model was fitted on, by name.
+        fitted: the graph of the first rows of each table, whose encoders are used; only further rows are
+            reported.
         names: whether short texts that name the rows are features, as they may be of what is predicted. Rows
             are not alike because they have a word of their names in common.
     """
     until = None if as_of is None else parse_time(as_of)
     opened = OpenedTables.open(source)
     schema = schema or opened.given or infer_schema(opened)
-    reader = _Reader(opened, schema, dict(columns or {}), plans or {})
+    known = {} if fitted is None else fitted.types
+    plans = {name: one.plan for name, one in known.items() if one.plan is not None}
+    reader = _Reader(opened, schema, dict(columns or {}), plans)
+    reader.first = {name: one.nodes for name, one in known.items()}
     reader.uses_names = names
     if label is not None:
         reader.label = Column.parse(label, schema.tables)
@@ -239,6 +251,7 @@ class _Reader:
         self.schema = replace(schema, tables=dict(sorted(schema.tables.items())))
         self.label: Column | None = None
         self.uses_names = True
+        self.first: Mapping[str, int] = {}
         self.kinds: dict[str, dict[str, str]] = {
             name: dict(one.columns) for name, one in schema.tables.items()
         }
@@ -293,13 +306,23 @@ class _Reader:
             for link in table.links:
                 key = self.schema.tables[link.to].key
                 rows = _match(self.profiles[name], link.columns, self.profiles[link.to], key)
-                given = np.flatnonzero(rows != -2)
-                known = given[rows[given] >= 0]
+                known, missing = np.flatnonzero(rows >= 0), np.flatnonzero(rows == -1)
                 title = f"{name}.{'+'.join(link.columns)}"
-                if missing := len(given) - len(known):
-                    message = f"{missing:,} rows of {name} link to no row of {link.to} ({title})"
-                    self.repairs.append(Repair("dangling-links", message, missing, link.columns))
+                missing = missing[missing >= self.first.get(name, 0)]
+                if missing.size:
+                    self.repairs.append(self._dangling(title, name, link, missing))
                 yield Relation(title, name, link.to, np.stack([known, rows[known]]))
+
+    def _dangling(self, title: str, name: str, link: Link, missing: Integers) -> Repair:
+        """Return the report of rows whose link has no matching key, with the first of them."""
+        profile, key = self.profiles[name], self.schema.tables[name].key
+        rows = row_keys(profile, key) if key else [str(at + 1) for at in range(len(profile.frame))]
+        keys = row_keys(profile, link.columns)
+        shown = shortened((f"{rows[at]} to {keys[at]}" for at in missing), 4)
+        count = f"{len(missing):,} row{'s' * (len(missing) > 1)}"
+        verb = "links" if len(missing) == 1 else "link"
+        message = f"{count} of {name} {verb} to no row of {link.to} ({title}): {shown}"
+        return Repair("dangling-links", message, len(missing), link.columns)
 
     def _values(self, kept: Mapping[str, Mask]) -> list[tuple[NodeTable, list[Relation]]]:
         """Return the node types of the values of columns, each with the relations of the kept rows to it."""
@@ -360,7 +383,8 @@ class _Reader:
         elif table.key:
             parts = [profile.texts(one)[kept].str.replace("/", "%2F") for one in table.key]
             ids, has_ids = np.array(["/".join(one) for one in zip(*parts, strict=True)], dtype=object), True
-        return NodeTable(name, ids, values, has_ids, names, plan, time, labels)
+        dated_by = self.schema.dated_by(name)
+        return NodeTable(name, ids, values, has_ids, names, plan, time, labels, dated_by=dated_by)
 
     def _encode(
         self, name: str, frame: pd.DataFrame, labels: Any

@@ -134,6 +134,19 @@ class Schema:
                 return True
         return False
 
+    def dated_by(self, name: str) -> tuple[str, ...]:
+        """Return the columns whose latest time the rows of a table have, if it has no time of its own."""
+        found, names = list[str](), [name]
+        for one in names:  # grows
+            table = self.tables[one]
+            found += [f"{one}.{table.time}"] * bool(table.time)
+            names += (
+                []
+                if table.time
+                else [of for of in dict.fromkeys(link.to for link in table.links) if of not in names]
+            )
+        return () if self.tables[name].time else tuple(found)
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         tables = {}
