@@ -1,15 +1,26 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+import scipy.sparse as sp
 import torch
 
-from h3gnn import H3GNN
-from h3gnn.answers.anomalies import disagreement, edge_surprise, feature_surprise, find_anomalies
+from h3gnn import H3GNN, as_graph
+from h3gnn.answers.anomalies import (
+    disagreement,
+    edge_surprise,
+    feature_surprise,
+    find_anomalies,
+    unusual_columns,
+)
 from h3gnn.answers.links import Neighbourhood
 from h3gnn.graphs.checks import check_graph
+from h3gnn.graphs.link_columns import JoinedColumn, LinkColumns, LinkPlan
+from h3gnn.tables.encoders import NumberEncoder
 
 
 def ring(nodes: int = 40) -> Any:
@@ -38,7 +49,7 @@ def test_a_node_with_features_unlike_its_neighbours_has_the_highest_score() -> N
     assert surprise.argmax() == 7
     table = find_anomalies(graph, features[:, None], ["teacher"])
     assert table["node"][0] == "n7"
-    assert set(table) == {"node", "score", "features", "neighbours"}
+    assert set(table) == {"node", "score", "features", "neighbours", "reason"}
     assert sorted(table["node"]) == sorted(graph.node_ids.tolist())
 
 
@@ -78,3 +89,58 @@ def test_a_model_reports_difficulty_and_disagreement() -> None:
     assert table["node"][:3].isin(["n7"]).any()
     untrained = H3GNN.from_settings({**options, "epochs": 0}).fit(ring()).anomalies()
     assert "difficulty" not in untrained
+
+
+def test_reasons_are_unusual_values_in_the_units_of_the_table() -> None:
+    rows = np.arange(200)
+    frame = pd.DataFrame(
+        {
+            "quantity": 1 + rows % 3,
+            "amount": 10.0 ** (4 + rows % 3),
+            "paid": np.where(rows == 80, "cheque", np.where(rows % 2, "cash", "card")),
+            "opened": pd.Timestamp("2020-01-01") + pd.to_timedelta(rows % 50, "D"),
+            "level": (rows // 100) * 10.0 + rows % 2,
+        },
+        index=[f"n{row}" for row in rows],
+    ).astype({"quantity": float})
+    frame.loc["n0", "quantity"] = 100
+    frame.loc["n20", "amount"] = 375
+    frame.loc["n40", "opened"] = pd.Timestamp("2002-05-01")
+    frame.loc["n60", "level"] = 10.0  # as half of the rows, but none of its neighbours
+    ends = np.stack([rows, np.where(rows % 100 < 99, rows + 1, rows - 99)])
+    graph = as_graph(frame, ends)
+    around = Neighbourhood(graph.edge_index, 200)
+    wanted = [graph.node_ids.tolist().index(one) for one in ("n0", "n20", "n40", "n60", "n80", "n50")]
+    found = unusual_columns(graph, np.array(wanted), around)
+    assert found[0].startswith("quantity 100 (usual: 1 to 3)")
+    assert found[1].startswith("amount 375 (usual: 10,000 to 1,000,000)")
+    assert found[2].startswith("opened 2002-05-01 (usual: 2020-01-03 to 2020-02-17)")
+    assert found[3].startswith("level 10 (its neighbours: ")
+    assert "paid=cheque (0.5% of all)" in found[4]
+    assert not any(one in found[5] for one in ("quantity", "paid", "level"))
+    table = find_anomalies(graph, graph.dense_features().numpy()[:, None], ["teacher"])
+    assert set(table["reason"][table["node"] == "n0"]) == {found[0]}
+
+
+def test_sparse_features_and_link_columns_have_reasons() -> None:
+    features = np.zeros((60, 3), np.float32)
+    features[:, 0], features[7, 1] = np.arange(60) % 2, 1
+    ends = np.stack([np.arange(60), (np.arange(60) + 1) % 60])
+    dense = check_graph(features, ends, feature_names=["common", "rare", "never"])
+    sparse = check_graph(sp.csr_array(features), ends, feature_names=["common", "rare", "never"])
+    around = Neighbourhood(dense.edge_index, 60)
+    for graph in (dense, sparse):
+        assert unusual_columns(graph, np.array([7, 8]), around) == [
+            "rare 1 (1.7% of all)",
+            "no single column is unusual",
+        ]
+    values = np.zeros((60, 1), np.float32)
+    values[8] = 9
+    plan = LinkPlan(
+        (), (NumberEncoder(0, 5, 1, log=False, gaps=False),), (JoinedColumn("a.n", "a", "count", "a"),)
+    )
+    linked = replace(dense, link_columns=LinkColumns(values, plan))
+    assert unusual_columns(linked, np.array([7, 8]), around) == [
+        "rare 1 (1.7% of all)",
+        "a.n 14 (1.7% of all)",
+    ]

@@ -101,6 +101,10 @@ def test_answers_about_rows(shop: Path, models: Path) -> None:
     assert {row["node"] for row in odd["anomalies"]} == {
         f"{one.order_id}/{one.product_id}" for one in planted.itertuples()
     }
+    usual = lines["quantity"].quantile(0.95)
+    assert {row["reason"].split(";")[0] for row in odd["anomalies"]} == {
+        f"quantity 100 (usual: 1 to {usual:.0f})"
+    }
     assert odd["nodes"] == len(lines)
     clusters = call("cluster", models, "--type", "customers", "--clusters", 3, "--json")
     assert sum(clusters["sizes"]) == len(frame(shop, "customers"))

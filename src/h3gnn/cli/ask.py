@@ -138,11 +138,17 @@ def anomalies(
     tables: Tables,
     use: Use,
 ) -> None:
-    """List the nodes that their neighbours predict worst, with the parts of the score.
+    """List the nodes that their neighbours predict worst, and which of their columns are unusual.
 
     `h3gnn anomalies run/ --out anomalies.csv`
 
     Of several linked tables, name one: `h3gnn anomalies bank/ transfers --tables data/`
+
+    Columns: features is the distance of a node's columns from what its neighbours and their embeddings
+    predict, neighbours the sum of its distances to them. The score is -log10 of the share of nodes with at
+    least such a distance, the larger of the two. reason has the columns furthest from usual, and from which
+    to which value nine tenths of all nodes are. Not in the score are difficulty, the percentile of the node's
+    loss in training, and disagreement, 1 - the correlation of the models' views of it.
     """
     options.check_table(out)
     found = find_run(run, replace(tables, type=node_type or tables.type), use.device)
@@ -152,13 +158,19 @@ def anomalies(
         write_table(out, table, safe=use.safe_csv)
     rows, headings = _records(table.head(top)), list(map(str, table))
     if use.as_json:
-        parts = [name for name in headings if name not in ("node", "name", "score")]
+        parts = [name for name in headings if name not in ("node", "name", "score", "reason")]
         result = {"nodes": len(table), "parts": parts, "anomalies": rows}
         echo_json(result | {"out": out, "provenance": model.graph_.provenance.as_dict()})
         return
-    numbers = [name for name in headings if name not in ("node", "name")]
+    headings = [one for one in ("node", "name", "score", "features", "neighbours", "reason") if one in table]
+    numbers = [one for one in headings if one not in ("node", "name", "reason")]
     cells = [[f"{row[one]:.3f}" if one in numbers else str(row[one]) for one in headings] for row in rows]
     print_table(f"The top {len(rows)} of {len(table):,} nodes", headings, cells, right=numbers)
+    typer.echo(
+        "score 2: one node in 100 has such a distance to what its neighbours predict (features"
+        f"{'), or to its neighbours (neighbours' if 'neighbours' in numbers else ''}); 3: one in 1,000. "
+        "difficulty and disagreement of training, which do not count, are in --out FILE."
+    )
     echo_written(out)
 
 

@@ -128,6 +128,11 @@ class NumberEncoder(Encoder):
         scaled = _signed_log(values) if self.log else values
         return np.asarray((np.where(np.isnan(values), self.fill, scaled) - self.mean) / self.scale)
 
+    def decode(self, encoded: Floats) -> Floats:
+        """Return the numbers behind encoded ones, the median where they were missing."""
+        scaled = np.asarray(encoded, dtype=np.float64) * self.scale + self.mean
+        return np.sign(scaled) * np.expm1(np.abs(scaled)) if self.log else scaled
+
     def names(self, column: str) -> list[str]:
         return [column]
 
