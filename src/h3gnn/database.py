@@ -342,7 +342,7 @@ class Database:
 
         def check(view: Graph) -> None:
             labels, names = wanted.labels(view)
-            check_labels(labels, names)
+            check_labels(labels, names, wanted.table)
             tested(labels, names)
             if names and not allow_leaks:
                 check_leaks(view, labels, wanted.title, wanted.table)

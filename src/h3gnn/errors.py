@@ -103,6 +103,11 @@ def shortened(names: Iterable[object], most: int = 8, separator: str = ", ") -> 
     return separator.join(shown[:most]) + f"{separator}…" * (len(shown) > most)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things: `1 row`, `1,200 rows`."""
+    return f"{count:,} {noun}" + "s" * (count != 1)
+
+
 def clipped(text: str, most: int = 80) -> str:
     """Return a text with at most so many letters; a longer one ends with "…"."""
     return text if len(text) <= most else text[: most - 1] + "…"

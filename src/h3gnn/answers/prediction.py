@@ -100,30 +100,33 @@ class NodePredictor:
         weights = self.model.weights()
         total = sum(weights.values()) or 1.0  # of log-probabilities, the sum is an inverse temperature
         heads = "; ".join(f"{title}: {weight / total:.2f}" for title, weight in weights.items())
-        found = f"shares of the pooled heads, chosen on held-out labelled nodes: {heads}"
+        found = f"shares of the pooled heads, chosen on held-out labels: {heads}"
         found = heads.rpartition(":")[0] if len(weights) == 1 else found
         if isinstance(self.decider, NumberDecider):
             unit = "factor" if self.decider.scale.log else "distance"
             radius = np.exp(self.decider.radius) if self.decider.scale.log else self.decider.radius
             figure = f"{radius:.4g}" if radius < 1000 else f"{radius:,.0f}"
-            share = f"{100 * self.problem.rule.coverage:g} % of the held-out nodes"
+            share = f"{100 * self.problem.rule.coverage:g} % of the held-out labels"
             return f"{found}. Intervals contain {share} (a {unit} of {figure} either way)"
         cut = self.problem.rule.cannot_tell_below
         marked = "Uncertain classes are marked such that unmarked ones are wrong half as often as all"
         return f"{found}. {marked if cut is None else f'Probabilities below {cut:g} are marked'}"
 
 
-def check_labels(labels: npt.NDArray[Any], names: tuple[str, ...]) -> tuple[str, ...]:
+def check_labels(labels: npt.NDArray[Any], names: tuple[str, ...], table: str = "") -> tuple[str, ...]:
     """Reject labels from which nothing can be learned; return warnings about the others.
 
-    Labels are classes, -1 where unknown, with their names, or numbers, NaN where unknown, without names.
+    Labels are classes, -1 where unknown, with their names, or numbers, NaN where unknown, without names. Of
+    several tables, `table` is that of the labels.
     """
+    what = "rows" if table else "nodes"
+    more_labels = f"fill in more values in {table}" if table else "label more nodes (--labels FILE)"
     if not names:
         known = labels[~np.isnan(labels)]
         if len(known) < MIN_NUMBERS or len(np.unique(known)) < 2:
             raise InputError(
-                f"prediction needs at least {MIN_NUMBERS} labelled nodes with different numbers; found "
-                f"{len(known)}; label more nodes (--labels FILE)",
+                f"prediction needs at least {MIN_NUMBERS} labelled {what} with different numbers; found "
+                f"{len(known)}; {more_labels}",
                 code="too-few-labels",
             )
         return ()
@@ -131,9 +134,9 @@ def check_labels(labels: npt.NDArray[Any], names: tuple[str, ...]) -> tuple[str,
     enough = np.flatnonzero(counts >= MIN_LABELLED)
     if len(enough) < 2:
         found = ", ".join(f"{names[one]}: {counts[one]}" for one in np.flatnonzero(counts)[:8]) or "none"
-        needed = f"at least two classes with {MIN_LABELLED} labelled nodes each"
+        needed = f"at least two classes with {MIN_LABELLED} labelled {what} each"
         raise InputError(
-            f"prediction needs {needed}; found {found}; label more nodes (--labels FILE)",
+            f"prediction needs {needed}; found {found}; {more_labels}",
             code="too-few-labels",
         )
     notes = []
@@ -141,7 +144,7 @@ def check_labels(labels: npt.NDArray[Any], names: tuple[str, ...]) -> tuple[str,
     if few:
         more = ", …" if len(few) > 5 else ""
         notes.append(
-            f"fewer than {MIN_LABELLED} labelled nodes: {', '.join(few[:5])}{more}; the scores say little "
+            f"fewer than {MIN_LABELLED} labelled {what}: {', '.join(few[:5])}{more}; the scores say little "
             "about these classes"
         )
     share = counts[enough].min() / counts.sum()
@@ -151,7 +154,7 @@ def check_labels(labels: npt.NDArray[Any], names: tuple[str, ...]) -> tuple[str,
         measures = "average precision or balanced accuracy" if two else "balanced accuracy"
         remedy = "--class-weight balanced or --threshold auto" if two else "--class-weight balanced"
         notes.append(
-            f"{rare} is rare ({100 * share:.1f} % of the labelled nodes): use {measures} as the score; "
+            f"{rare} is rare ({100 * share:.1f} % of the labelled {what}): use {measures} as the score; "
             f"{remedy} finds more of it"
         )
     return tuple(notes)
@@ -255,7 +258,7 @@ def predict_nodes(
         check_leaks(graph, classes, label_name, table)
     check_ids(graph.node_ids if extension is None else extension.node_ids)
     learned = known if test is None else known & ~test
-    notes = check_labels(labels[learned], names)
+    notes = check_labels(labels[learned], names, table)
     can, repairs = may_have_label(graph, known)
     doubtful = doubts(graph, labels, table, label_name) if names and not allow_leaks else ()
     added = () if extension is None else extension.repairs

@@ -15,7 +15,7 @@ import typer
 from h3gnn.cli import options
 from h3gnn.cli.options import File, Number, Source, Tables, Text, TopOption, argument, option, takes_graph
 from h3gnn.cli.output import echo_json, say, say_repairs
-from h3gnn.errors import InputError, check_choice, check_number, shortened, without_secrets
+from h3gnn.errors import InputError, check_choice, check_number, counted, shortened, without_secrets
 from h3gnn.resources import AddBar, new_table, progress, show
 from h3gnn.settings import check_arguments, parse_value
 from h3gnn.storage.schema import check_values
@@ -107,8 +107,8 @@ def compare(
     say_repairs(loaded)
     trainings = seeds or (1 if loaded.num_splits > 1 or quick else 5)
     say(
-        f"{len(chosen)} method(s) on {loaded.num_nodes:,} nodes, {loaded.num_splits} split(s), "
-        f"{trainings} seed(s)"
+        f"{counted(len(chosen), 'method')} on {counted(loaded.num_nodes, 'row' if linked else 'node')}, "
+        f"{counted(loaded.num_splits, 'split')}, {counted(trainings, 'seed')}"
     )
     if trials:
         _say_varied(chosen, fixed)
@@ -241,7 +241,7 @@ class _Watcher:
         if self.out is None:
             say("finished methods are not stored; --out stores them")
         elif self.done:
-            say(f"{self.done} method(s) are stored in {self.out}; the same command continues")
+            say(f"{self.out} has {counted(self.done, 'method')} so far; the same command continues")
 
     def _total(self, method: Method, share: float) -> None:
         self.shares[method.name] = share

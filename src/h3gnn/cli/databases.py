@@ -14,7 +14,7 @@ from h3gnn.cli import options
 from h3gnn.cli.options import Source, Tables
 from h3gnn.cli.output import ask_questions, is_terminal, say
 from h3gnn.cli.training import Training, checkpoint_policy, fit_or_continue
-from h3gnn.errors import InputError
+from h3gnn.errors import InputError, counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,11 +32,13 @@ class FoundRun:
     Attributes:
         run: the folder of the run.
         database, node_type: for a model of several tables.
+        is_new: whether it was fitted by this command, which reported what is remarkable about its tables.
     """
 
     run: Path
     database: Database | None = None
     node_type: str = ""
+    is_new: bool = False
 
     @property
     def has_links(self) -> bool:
@@ -151,7 +153,8 @@ def _say_read(database: Database) -> None:
     schema = database.schema
     rows = sum(one["rows"] for one in database.stored.read.values())
     links = sum(len(one.links) for one in schema.tables.values())
-    say(f"read {len(schema.tables)} tables with {rows:,} rows and {links} links between them")
+    what = ", ".join([counted(len(schema.tables), "table"), counted(rows, "row"), counted(links, "link")])
+    say(f"read {what} between them")
     for number, one in enumerate(schema.questions, 1):
         say(f"question {number}, not used: {one.table}: {one.text}")
     if schema.questions:
@@ -192,6 +195,7 @@ def ask_tables(
         message = "name what to predict: TABLE.COLUMN, TABLE.COLUMN=VALUE or TABLE.COLUMN>NUMBER"
         message += f" (fitted: {', '.join(known)})" if known else ""
         raise InputError(message, code="target-missing")
+    before = database.fitted
     asked = database.ask(
         target,
         label_time=tables.label_time,
@@ -200,7 +204,8 @@ def ask_tables(
         allow_leaks=allow_leaks,
     )
     asked.model.set_params(device=device)
-    return FoundRun(run / asked.fitted.folder, database, asked.fitted.type), asked
+    is_new = asked.fitted not in before
+    return FoundRun(run / asked.fitted.folder, database, asked.fitted.type, is_new), asked
 
 
 def open_links(

@@ -97,11 +97,22 @@ def is_first() -> bool:
 
 
 @contextmanager
-def stages() -> Iterator[Stage]:
-    """Yield a function that shows the current step and the completed share of a long command."""
+def stages(*, spoken: bool = False) -> Iterator[Stage]:
+    """Yield a function that shows the current step and the completed share of a long command.
+
+    With `spoken`, each step is also a line where there is no terminal.
+    """
+    said = set[str]()
     with progress() as add_bar:
         bar = add_bar("", 1.0)
-        yield lambda words, share: bar(completed=share, description=words)
+
+        def show_stage(words: str, share: float) -> None:
+            bar(completed=share, description=words)
+            if spoken and words not in said and not sys.stderr.isatty():
+                say(f"{words} …")
+            said.add(words)
+
+        yield show_stage
         bar(completed=1.0, description="done")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,20 +11,20 @@ import typer
 from h3gnn.cli import options
 from h3gnn.cli.databases import FoundRun, ask_tables, is_about_tables
 from h3gnn.cli.options import Source, Tables, Text, Use, argument, option, takes_graph
-from h3gnn.cli.output import echo_json, echo_written, print_table, say, write_table
+from h3gnn.cli.output import echo_json, echo_written, print_table, say, stages, write_table
 from h3gnn.cli.training import Training, checkpoint_policy, fit_or_continue
-from h3gnn.errors import InputError, shortened
-from h3gnn.resources import progress
+from h3gnn.errors import InputError, counted, shortened
 
 if TYPE_CHECKING:  # torch takes seconds to import, and --help must not
     from h3gnn.answers.prediction import Predictions
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import Graph
-    from h3gnn.graphs.provenance import Repair
 
 _opt = partial(option, panel="Decision")
 _tables = partial(option, panel="Several tables")
 MOST_IMPORTANT = 8
+STEPS = ((0.6, "fitting heads"), (0.8, "scoring them"), (2.0, "permutation importance and predictions"))
+"""The steps of a prediction, and the completed shares at which they end."""
 
 
 @partial(takes_graph, without=("graph", "split_columns", "data_dir", "type"))
@@ -51,7 +50,9 @@ def predict(
     source: Source,
     head: Annotated[str, _opt("auto, logistic, boosting or blend: what predicts.")] = "auto",
     class_weight: Annotated[str, _opt("none, or balanced: favours rare classes.")] = "none",
-    threshold: Annotated[Text, _opt("Probability of the rarer of two classes; auto learns it.")] = None,
+    threshold: Annotated[
+        Text, _opt("Probability of the rarer of two classes, or of the condition; auto learns it.")
+    ] = None,
     cannot_tell_below: Annotated[float | None, _opt("Mark less probable classes; default: learned.")] = None,
     coverage: Annotated[float, _opt("Share of numbers inside their intervals.")] = 0.9,
     labelled_too: Annotated[
@@ -79,7 +80,7 @@ def predict(
     from h3gnn.answers.prediction import predict_nodes
     from h3gnn.errors import check_choice
     from h3gnn.evaluation.decisions import Rule
-    from h3gnn.storage.runs import store_predictions
+    from h3gnn.storage.runs import made_with, store_predictions
 
     options.check_table(out)
     check_choice("head", head, HEADS)
@@ -101,8 +102,7 @@ def predict(
     rule.check(max(2, len(names)) if names else 0)
     if new_features is not None or new_edges is not None:
         extension = options.extend_run(model, new_features, new_edges, source.reading())
-    with progress() as add, model.embedding_rows() as embedding:
-        bar = add("heads and held-out scores", 1.0)
+    with stages(spoken=True) as stage, model.embedding_rows() as embedding:
         found = predict_nodes(
             model.graph_,
             embedding,
@@ -117,12 +117,23 @@ def predict(
             table="" if asked is None else asked.fitted.type,
             times=None if asked is None else asked.times,
             allow_leaks=allow_leaks,
+            measure_importance=new_tables is None,
             seed=tables.seed,
-            progress=lambda share: bar(completed=share),
+            progress=lambda share: stage(next(words for end, words in STEPS if share < end), share),
         )
     write_table(out, (rows or found_run).with_names(found.table), safe=use.safe_csv)
     store_predictions(found_run.run, found.as_dict())
-    _report(found, model.graph_, out, () if extension is None else extension.repairs, use.as_json)
+    drift = () if extension is None else extension.repairs
+    if use.as_json:
+        summary = found.as_dict() | {"out": str(out), "repairs": [one.as_dict() for one in drift]}
+        echo_json(summary | {"graph": model.graph_.provenance.as_dict(), **made_with()})
+        return
+    said = {one.message for one in drift}
+    said |= {one.message for one in model.graph_.provenance.repairs} if found_run.is_new else set()
+    for note in (one for one in found.notes if one not in said):
+        say(f"note: {note}")
+    _report(found, "nodes" if asked is None else "rows", short=new_tables is not None)
+    echo_written(out)
 
 
 def _check_single(target: str | None, tables: Tables, test_from: str | None, new_tables: str | None) -> None:
@@ -218,16 +229,18 @@ def _labels(graph: Any, source: Source, run: Path) -> tuple[Any, tuple[str, ...]
     return graph.labels.numpy(), graph.class_names, None
 
 
-def _report(found: Predictions, graph: Any, out: Path, drift: Sequence[Repair], as_json: bool) -> None:
-    from h3gnn.storage.runs import made_with
+def _report(found: Predictions, what: str, *, short: bool) -> None:
+    """Print the scores, what they come from, and how many nodes or rows are predicted.
 
+    A short report, on new rows, has the main score only: the others were printed with the fit.
+    """
     summary = found.as_dict()
-    if as_json:
-        summary |= {"out": str(out), "repairs": [one.as_dict() for one in drift]}
-        echo_json(summary | {"graph": graph.provenance.as_dict(), **made_with()})
+    if short:
+        held, main = summary["held_out"], summary["main_measure"]
+        score = f"{_figure(held['mean'][main])} ± {_figure(held['standard_error'][main])}"
+        typer.echo(f"held-out {_title(main)} of the {found.labelled:,} labelled {what}: {score}")
+        _report_counts(summary, f"new {what}")
         return
-    for note in found.notes:
-        say(f"note: {note}")
     held, positive, rows = summary["held_out"], summary["held_out"]["positive_class"], []
     errors = held["standard_error"]
     for name, mean in held["mean"].items():
@@ -236,14 +249,14 @@ def _report(found: Predictions, graph: Any, out: Path, drift: Sequence[Repair], 
         rows.append([_title(name) + of, _figure(mean) + spread])
     if held["majority_share"] is not None:
         rows.append(["largest class's share", f"{held['majority_share']:.3f}"])
-    title = f"Held-out scores of {found.labelled:,} labelled nodes, {held['folds']} folds"
+    title = f"Held-out scores of {found.labelled:,} labelled {what}, {held['folds']} folds"
     if "tested" in held:
-        title = f"Scores of {held['tested']:,} later rows; heads learn from {found.labelled:,} earlier ones"
+        title = f"Scores of {counted(held['tested'], 'later row')}; heads learn from "
+        title += counted(found.labelled, "earlier row")
     print_table(title, ("measure", "mean ± standard error"), rows, right=("mean ± standard error",))
     _report_parts(found, summary["main_measure"])
-    _report_counts(summary)
+    _report_counts(summary, what)
     typer.echo(found.how)
-    echo_written(out)
 
 
 def _title(measure: str) -> str:
@@ -275,11 +288,12 @@ def _report_parts(found: Predictions, main: str) -> None:
         print_table(title, ("column", "increase"), important[:MOST_IMPORTANT])
 
 
-def _report_counts(summary: dict[str, Any]) -> None:
+def _report_counts(summary: dict[str, Any], what: str) -> None:
+    predicted = f"predicted: {counted(summary['nodes'], what.removesuffix('s'))}"
     if "classes" not in summary:
-        typer.echo(f"{summary['nodes']:,} nodes")
+        typer.echo(predicted)
         return
     classes = list(summary["classes"].items())
     counts = ", ".join(f"{name}: {count:,}" for name, count in classes[:8]) + (", …" if classes[8:] else "")
     marked = f"{summary['cannot_tell']:,} of them marked as cannot tell"
-    typer.echo(f"{summary['nodes']:,} nodes ({counts}), {marked}")
+    typer.echo(f"{predicted} ({counts}), {marked}")

@@ -93,7 +93,7 @@ class Training:
             except TrainingStopped as stop:
                 raise Stopped(code_of_signal(stop)) from None
             return time.perf_counter() - started
-        eta = TrainingTime(self.model, self.graph, say)
+        eta = TrainingTime(self.model, self.graph, lambda words: say(f"training: {words}"))
         with _scalar_log(self.tensorboard) as log_of:
 
             def after_epoch_of(first: int) -> AfterEpoch:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from h3gnn.errors import GraphError, InputError, shortened
+from h3gnn.errors import GraphError, InputError, counted, shortened
 from h3gnn.graphs.provenance import Repair
 from h3gnn.graphs.relational import UNKNOWN_TIME, NodeTable, Relation, RelationalGraph
 from h3gnn.tables.files import Problems
@@ -319,9 +319,8 @@ class _Reader:
         rows = row_keys(profile, key) if key else [str(at + 1) for at in range(len(profile.frame))]
         keys = row_keys(profile, link.columns)
         shown = shortened((f"{rows[at]} to {keys[at]}" for at in missing), 4)
-        count = f"{len(missing):,} row{'s' * (len(missing) > 1)}"
         verb = "links" if len(missing) == 1 else "link"
-        message = f"{count} of {name} {verb} to no row of {link.to} ({title}): {shown}"
+        message = f"{counted(len(missing), 'row')} of {name} {verb} to no row of {link.to} ({title}): {shown}"
         return Repair("dangling-links", message, len(missing), link.columns)
 
     def _values(self, kept: Mapping[str, Mask]) -> list[tuple[NodeTable, list[Relation]]]:
@@ -363,7 +362,8 @@ class _Reader:
             return np.ones(rows, dtype=bool)
         kept = np.asarray(time <= as_of)
         if not kept.all():
-            message = f"{rows - int(kept.sum()):,} later rows of {name} are left out"
+            later = counted(rows - int(kept.sum()), "later row")
+            message = f"{later} of {name} {'is' if later.startswith('1 ') else 'are'} left out"
             self.repairs.append(Repair("later-rows", message, rows - int(kept.sum())))
         return kept
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from h3gnn.errors import shortened
+from h3gnn.errors import counted, shortened
 from h3gnn.graphs.provenance import Repair
 from h3gnn.tables import encoders
 from h3gnn.tables.encoders import Encoder, count_words, missing_rows
@@ -120,7 +120,9 @@ def features_out_of_range(fitted: Tensor, new: Tensor, names: Sequence[str]) -> 
         notes.append(Repair("numbers-out-of-range", message, count, (name,)))
     if rest := named[MOST_NOTES:]:
         count, listed = int(outside[columns[MOST_NOTES:]].sum()), shortened(rest, 5)
-        message = f"{len(rest):,} more columns have numbers outside of the range of the fit: {listed}"
+        message = (
+            f"{len(rest):,} more columns have numbers outside of the range of the values in the fit: {listed}"
+        )
         notes.append(Repair("numbers-out-of-range", message, count, tuple(rest)))
     return tuple(notes)
 
@@ -186,7 +188,7 @@ def _unknown(name: str, encoder: Encoder, seen: Seen | None, values: Array) -> R
     code, what = (
         ("items", "an item") if isinstance(encoder, encoders.ListEncoder) else ("categories", "a category")
     )
-    message = f"{name}: {rows:,} rows hold {what} that the fitted table does not have ({which})"
+    message = f"{name}: {counted(rows, 'row')} with {what} that the fitted table does not have ({which})"
     return Repair(f"unknown-{code}", message, rows, (name,))
 
 
@@ -203,12 +205,13 @@ def _outside(name: str, encoder: Encoder, seen: Seen, values: Array) -> Repair |
         _day(one) if dates else f"{one:g}"
         for one in (seen.least, seen.most, float(np.nanmin(values)), float(np.nanmax(values)))
     )
-    words = f"{_range_words(outside, len(values))}, {least} to {most}: they are {low} to {high}"
+    words = f"{_range_words(outside, len(values))}, {least} to {most}: the new ones are {low} to {high}"
     return Repair(f"{'dates' if dates else 'numbers'}-out-of-range", f"{name}: {words}", outside, (name,))
 
 
 def _range_words(outside: int, rows: int) -> str:
-    return f"{outside:,} of {rows:,} values are outside of the range of the fit"
+    of = f"{outside:,} of {counted(rows, 'value')} {'is' if outside == 1 else 'are'}"
+    return f"{of} outside of the range of the values in the fit"
 
 
 def _day(days: float) -> str:
