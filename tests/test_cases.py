@@ -54,7 +54,7 @@ def test_a_case_runs_on_small_data(case: str, folder: Path, monkeypatch: pytest.
         commands = commands.replace(large, small)
     output = run_in_process(commands, folder)
     assert re.search("Held-out (accuracy|average precision) by what the heads use", output)
-    assert "share of unmarked predictions" in output
+    assert "share of unmarked nodes" in output
     assert "share unmarked" in output
     if case == "Fraud":
         assert len(pd.read_csv(folder / "new-predictions.csv")) == 80

@@ -63,7 +63,7 @@ def test_predict_learns_from_a_label_file(folder: Path, tmp_path: Path) -> None:
     how = ("--labels", tmp_path / "own.csv", "--label-column", "verdict", "--threshold", "auto")
     printed = call("predict", folder / "run", *how, "--out", tmp_path / "p.csv")
     assert "average precision of bad" in printed
-    assert "accuracy of unmarked predictions" in printed
+    assert "accuracy of unmarked nodes" in printed
     assert len(pd.read_csv(tmp_path / "p.csv")) == 110
 
 

@@ -329,7 +329,8 @@ def _about_scores(
     label_name: str | None,
 ) -> Iterator[str]:
     """Yield what is suspicious about scores: one column explains them, or they are those of a constant."""
-    columns = {one.source for one in inputs.columns.columns if one.part in (OWN, LINKS)}
+    parts = (OWN, LINKS) if table else (OWN,)
+    columns = {one.source for one in inputs.columns.columns if one.part in parts}
     for one in dominant(scores, important):
         if one in columns - {STRUCTURE, MEANS, ALL}:
             name = one.removeprefix(PATH)

@@ -246,7 +246,7 @@ def _report(found: Predictions, what: str, *, short: bool) -> None:
     for name, mean in held["mean"].items():
         of = f" of {positive}" if name in ("average_precision", "precision", "recall") else ""
         spread = f" ± {_figure(errors[name])}" if errors.get(name) else ""
-        rows.append([_title(name) + of, _figure(mean) + spread])
+        rows.append([_title(name).replace("nodes", what) + of, _figure(mean) + spread])
     if held["majority_share"] is not None:
         rows.append(["largest class's share", f"{held['majority_share']:.3f}"])
     title = f"Held-out scores of {found.labelled:,} labelled {what}, {held['folds']} folds"
@@ -289,7 +289,7 @@ def _report_parts(found: Predictions, main: str) -> None:
 
 
 def _report_counts(summary: dict[str, Any], what: str) -> None:
-    predicted = f"predicted: {counted(summary['nodes'], what.removesuffix('s'))}"
+    predicted = counted(summary["nodes"], what.removesuffix("s"))
     if "classes" not in summary:
         typer.echo(predicted)
         return

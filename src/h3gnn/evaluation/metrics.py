@@ -33,8 +33,8 @@ NUMBER_TITLES = {
 }
 """Titles of the measures of numbers; R², which is largest for the best, leads."""
 PREDICTION_TITLES = {
-    "unmarked": "share of unmarked predictions",
-    "accuracy_unmarked": "accuracy of unmarked predictions",
+    "unmarked": "share of unmarked nodes",
+    "accuracy_unmarked": "accuracy of unmarked nodes",
     "roc_auc": "ROC AUC",
     "coverage": "share inside the interval",
     "width": "median width of intervals",

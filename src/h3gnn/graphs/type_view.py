@@ -241,7 +241,8 @@ def _without_row(graph: RelationalGraph, name: str, labels: dict[str, Any]) -> l
     """Report rows that a type, all of whose rows are labelled, refers to one by one, and that it lacks."""
     known = labels["labels"] >= 0 if "labels" in labels else None
     known = ~torch.isnan(labels["targets"]) if "targets" in labels else known
-    for one in () if known is None or not bool(known.all()) else graph.relations:
+    describes = graph.type(name).features.shape[1] > 0  # a table of its own, not labels of another
+    for one in () if describes or known is None or not bool(known.all()) else graph.relations:
         nodes = graph.type(one.target).nodes
         more = nodes - one.ends.shape[1]
         if one.source == name and more > 0 and np.bincount(one.ends[1]).max(initial=0) == 1:
