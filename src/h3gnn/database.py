@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from h3gnn.answers.extend import Extension
+from h3gnn.answers.interactions import LinkRows
 from h3gnn.answers.prediction import Predictions, check_labels, predict_nodes
 from h3gnn.answers.recommend import recommender_for
 from h3gnn.answers.recommender import CUTOFF, Recommender
@@ -120,7 +121,7 @@ class Database:
         self.folder = None if folder is None else Path(folder)
         self.train: Train = fit_and_save
         self._models: dict[FittedType, H3GNN] = {}
-        self._recommenders: dict[str, Recommender] = {}
+        self._recommenders: dict[FittedLinks, Recommender] = {}
         self._graph: tuple[tuple[str | None, bool], RelationalGraph] | None = None
         self._rows: dict[str, Rows] = {}
         found = None
@@ -525,26 +526,57 @@ class Database:
             users, items, weight, at_least: as of `h3gnn.answers.recommend.recommender_for`.
         """
         asked = FittedLinks(self.type_of(table), users, items, weight, at_least)
-        known = next((one for one in self.stored.links if one.table == asked.table), None)
+        known = self.find_links(asked)
         if known is not None:
-            known.check_same(vars(asked))
-        folder = None if self.folder is None else self.folder / storage.links_folder_of(asked.table)
-        if known is not None and asked.table not in self._recommenders and folder is not None:
-            self._recommenders[asked.table] = Recommender.load(folder)
-        if known is None:
-            graph = self.graph(None if weight is None else f"{asked.table}.{weight}", names=True)
-            found = recommender_for(
-                graph, seed=int(self.stored.params.get("random_state") or 0), **vars(asked)
-            )
-            if folder is not None:
-                found.save(folder)
-            self._recommenders[asked.table] = found
-            types = dict.fromkeys([found.user_type, found.item_type])
-            self._rows |= {one: rows_of(self.source, self.schema, graph.type(one)) for one in types}
-            self._record(*types, links=(*self.stored.links, asked))
-        return self._recommenders[asked.table]
+            return self._recommender(known)
+        graph = self.graph(None if weight is None else f"{asked.table}.{weight}", names=True)
+        found = recommender_for(graph, seed=int(self.stored.params.get("random_state") or 0), **vars(asked))
+        if self.folder is not None:
+            found.save(self.folder / storage.links_folder_of(asked, self.stored.links))
+        self._recommenders[asked] = found
+        types = dict.fromkeys([found.user_type, found.item_type])
+        self._rows |= {one: rows_of(self.source, self.schema, graph.type(one)) for one in types}
+        self._record(*types, links=(*self.stored.links, asked))
+        return found
 
-    def recommend(self, table: str, users: Any = None, top: int = CUTOFF, **options: Any) -> pd.DataFrame:
+    def find_links(self, asked: FittedLinks) -> FittedLinks | None:
+        """Return the fitted recommender that is meant: of those with the given options, the only one."""
+        found = [one for one in self.stored.links if one.table == asked.table and self._agrees(one, asked)]
+        if asked in found or len(found) == 1:
+            return asked if asked in found else found[0]
+        if found:
+            listed = " or ".join(f"`{one.title}`" for one in found)
+            message = f"{asked.table} has several recommenders: name one by its options, {listed}"
+            raise InputError(message, code="recommender-ambiguous")
+        return None
+
+    def _agrees(self, known: FittedLinks, asked: FittedLinks) -> bool:
+        """Whether a recommender has the given options; types may be named that were not given before."""
+        for name, value in asked.options.items():
+            same = value == getattr(known, name)
+            if not same and name in ("users", "items"):
+                found = self._recommender(known)
+                same = value.lower() == (found.user_type if name == "users" else found.item_type).lower()
+            if not same:
+                return False
+        return True
+
+    def options_of(self, found: Recommender) -> dict[str, Any]:
+        """Return the table and the options of a recommender."""
+        return next(
+            {"table": one.table, **one.options}
+            for one in self._recommenders
+            if self._recommenders[one] is found
+        )
+
+    def _recommender(self, known: FittedLinks) -> Recommender:
+        if known not in self._recommenders:
+            assert self.folder is not None
+            folder = self.folder / storage.links_folder_of(known, self.stored.links)
+            self._recommenders[known] = Recommender.load(folder)
+        return self._recommenders[known]
+
+    def recommend(self, table: str, users: Any = None, /, top: int = CUTOFF, **options: Any) -> pd.DataFrame:
         """Return the best new items for some users, or all, as of `Recommender.rank`.
 
         Args:
@@ -558,13 +590,32 @@ class Database:
         ranked = rows.with_names(found.rank(keys, top), ("user",))
         return self.rows(found.item_type).with_names(ranked, ("item",))
 
-    def together(self, table: str, items: Any, top: int = CUTOFF, **options: Any) -> pd.DataFrame:
+    def together(self, table: str, items: Any, /, top: int = CUTOFF, **options: Any) -> pd.DataFrame:
         """Return the items that are most often chosen together with some, as of `Recommender.together`."""
-        found = self.recommender(table, **options)
+        found = self.recommender_of_items(table, **options)
         rows = self.rows(found.item_type)
         return rows.with_names(
             found.together(rows.find(found.item_ids, listed(items)), top), ("similar", "item")
         )
+
+    def recommender_of_items(self, table: str, **options: Any) -> Recommender:
+        """Return the recommender of `together`; who chooses does not matter where items are in baskets."""
+        asked = FittedLinks(self.type_of(table), **options)
+        try:
+            return self.recommender(table, **options)
+        except InputError as error:
+            if asked.users is not None or error.code not in ("ends-ambiguous", "recommender-ambiguous"):
+                raise
+            known = [
+                one for one in self.stored.links if one.table == asked.table and self._agrees(one, asked)
+            ]
+            alike = {(self._recommender(one).item_type, one.weight, one.at_least) for one in known}
+            if len(alike) == 1:
+                return self._recommender(known[0])
+            basket = LinkRows(self.graph(names=True), asked.table).basket(asked.items)
+            if known or basket is None:
+                raise
+            return self.recommender(table, **{**options, "users": basket})
 
 
 def _label_time(

@@ -77,12 +77,14 @@ def test_recommendations_as_json(shop: Path, models: Path) -> None:
     rated = frame(shop, "ratings").query("customer_id == 1003")["product_id"]
     assert not {row["item"] for row in found["links"]} & set(rated)
     assert found["held_out"]["known_users"]["how"]
+    assert found["recommender"] == {"table": "ratings", "weight": "stars", "at_least": 4}
+    assert call("links", models, "ratings", "--for", 1003, "--top", 5, "--json") == found
     name = frame(shop, "products")["title"][6]
     found = call("links", models, "order_lines", "--together", name, "--top", 3, "--json")
     assert {row["item"] for row in found["links"]} == {7}
     for arguments, code in (
         (("ratings", "--for", 1003, "--together", 7), "option-conflict"),
-        (("ratings", "--weight", "price"), "already-fitted"),
+        (("ratings", "--weight", "price"), "column-missing"),
         ((), "type-missing"),
         (("customers", "--for", 1003), "ends-missing"),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -400,3 +401,38 @@ def test_reasons_name_the_rows_that_joined_columns_count(tmp_path: Path) -> None
     texts = [text for one in found["features"] for text in one]
     assert any("kinds=hot (" in text or "kinds=cold (" in text for text in texts)
     assert not any(".share" in text and "kinds" in text for text in texts)
+
+
+def test_a_table_has_several_recommenders(tmp_path: Path) -> None:
+    made = database(folder=tmp_path / "kept")
+    plain = made.recommend("ratings", [100])
+    strong = made.recommend("ratings", [100], weight="stars", at_least=5)
+    assert plain["item"].tolist() != strong["item"].tolist()
+    turned = made.recommend("ratings", users="products", items="clients")
+    assert set(turned["user"]) <= set(range(ITEMS))
+    again = Database.load(tmp_path / "kept")
+    pd.testing.assert_frame_equal(again.recommend("ratings", [100], weight="stars"), strong)
+    pd.testing.assert_frame_equal(again.recommend("ratings", users="Products"), turned)
+    pd.testing.assert_frame_equal(again.recommend("ratings", [100]), plain)  # fitted without options
+    assert len(again.stored.links) == 3
+    assert (tmp_path / "kept" / "ratings.links.model").is_dir()
+    with rejects("recommender-ambiguous"):
+        again.recommend("ratings", users="clients")
+
+
+def test_who_chooses_does_not_matter_for_items_in_one_basket(tmp_path: Path) -> None:
+    frames = shop()
+    frames["sellers"] = pd.DataFrame({"seller_id": np.arange(3), "size": [1, 2, 4]})
+    frames["orders"]["seller_id"] = np.arange(len(frames["orders"])) % 3
+    expected = database().together("lines", 3, top=ITEMS)
+    for options in ({"items": "products"}, {}):
+        made = database(frames, folder=tmp_path / f"kept{len(options)}")
+        pd.testing.assert_frame_equal(made.together("lines", 3, top=ITEMS, **options), expected)
+        with rejects("ends-ambiguous") as found:
+            database(frames).recommend("lines", [100])
+        words = shlex.split(found.message)
+        named = [words[at + 1] for at, one in enumerate(words) if one == "--users"]
+        for kind, user in zip(named, (100, 1), strict=True):  # clients by their orders, and sellers
+            assert made.recommend("lines", [user], users=kind)["user"].eq(user).all()
+        pd.testing.assert_frame_equal(made.together("lines", 3, top=ITEMS, **options), expected)
+        assert len(made.stored.links) == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -213,7 +214,8 @@ class LinkRows:
         while self._is_event(end):
             owners = [hop for hop in self._onward(end) if len(hop.steps) == 1]
             if len(owners) > 1:
-                raise self.unclear(f"{end.type} has several references")
+                message = f"{end.type} has several references"
+                raise self.unclear(message, [end.then(one) for one in owners], "--users")
             if not owners:
                 break
             end = end.then(owners[0])
@@ -247,16 +249,36 @@ class LinkRows:
         free = iter(left)
         return given.get("users") or next(free), given.get("items") or next(free)
 
-    def unclear(self, problem: str, ends: Sequence[End] = ()) -> InputError:
-        """Return an error that lists the ends to choose from."""
-        listed = shortened([end.title if ends else end.type for end in ends or self.ends()], 12)
-        if not listed:
+    def basket(self, items: str | None) -> str | None:
+        """Return the name of what holds several items: the reference that is not to them, if there is one."""
+        item = None if items is None else self.find(items).column
+        left = [end for end in self.direct if (self._is_event(end) if item is None else end.column != item)]
+        return left[0].title if len(left) == 1 else None
+
+    def unclear(self, problem: str, ends: Sequence[End] = (), flag: str = "") -> InputError:
+        """Return an error that lists the ends to choose from, as options if it is clear which."""
+        names = list(dict.fromkeys(map(self._name, ends or self.ends())))
+        if not names:
             message = (
                 f"no row of {self.name!r} refers to another table: name a table whose rows link users and "
             )
             raise InputError(f"{message}items, such as ratings", code="ends-missing")
-        message = f"who chooses what in {self.name!r}: {problem}; name users and items (--users, --items)"
-        return InputError(f"{message} among {listed}", code="ends-ambiguous")
+        message = f"who chooses what in {self.name!r}: {problem}"
+        shown = [f"{flag} {quote(one)}".strip() for one in names]
+        if flag:
+            return InputError(f"{message}; add {shortened(shown, 12, ' or ')}", code="ends-ambiguous")
+        message += f"; name users and items (--users NAME, --items NAME) among {shortened(shown, 12)}"
+        return InputError(message, code="ends-ambiguous")
+
+    def _name(self, end: End) -> str:
+        """Return the shortest name by which an end is found: its type, its last column, or its title."""
+        last = (end.titles or (end.column,))[-1]
+        for name in (end.type, last):
+            found = [one for one in self.ends() if one.has_name(name)]
+            nearest = min((len(one.titles) for one in found), default=0)
+            if [one.title for one in found if len(one.titles) == nearest] == [end.title]:
+                return name
+        return end.title
 
 
 def interactions(

@@ -188,7 +188,7 @@ def links(
     check: Annotated[str, option("refit (without some edges, to score on them) or none.")] = "refit",
     to: Annotated[
         list[str] | None,
-        _recommend("Key or name of a user, whom items are recommended to; default: all.", "--for"),
+        _recommend("Key or name of a user to whom items are recommended; default: all.", "--for"),
     ] = None,
     together: Annotated[
         list[str] | None,
@@ -214,7 +214,7 @@ def links(
     how: dict[str, Any] = {"users": users, "items": items, "weight": weight, "at_least": at_least}
     if is_about_tables(run, tables):
         database, (table, *more) = open_links(run, nodes or [], tables, use.device)
-        found = database.recommender(table, **how)
+        found = (database.recommender_of_items if together else database.recommender)(table, **how)
         wanted = [*more, *(to or [])]
         if together and wanted:
             raise InputError("--together lists items for items: omit --for", code="option-conflict")
@@ -225,9 +225,10 @@ def links(
         if out is not None:
             write_table(out, listed, safe=use.safe_csv)
         if use.as_json:
-            echo_json({"links": _records(listed), "held_out": found.scores, "out": out})
+            content = {"links": _records(listed), "held_out": found.scores, "out": out}
+            echo_json(content | {"recommender": database.options_of(found)})
             return
-        _print_recommended(listed, found.scores)
+        _print_recommended(listed, found.scores, database.options_of(found))
         echo_written(out)
         return
     tables.check_unused()
@@ -237,8 +238,13 @@ def links(
     _missing_edges(run, nodes, top or 100, check, out, use)
 
 
-def _print_recommended(table: pd.DataFrame, scores: dict[str, Any]) -> None:
+def _print_recommended(table: pd.DataFrame, scores: dict[str, Any], options: dict[str, Any]) -> None:
     """Print the items for some users or items, and how well hidden items were ranked."""
+    used = {"users": scores["user"], "items": scores["item"]} | {
+        key: one for key, one in options.items() if key in ("weight", "at_least")
+    }
+    shown = ", ".join(f"{key.replace('_', ' ')} {one}" for key, one in used.items())
+    typer.echo(f"{options['table']}: {shown}")
     first = str(table.columns[0])
     for key, rows in list(table.groupby(first, sort=False))[:MOST_SHOWN]:
         name = f" {rows[f'{first}_name'].iloc[0]}" if f"{first}_name" in rows else ""
@@ -248,9 +254,15 @@ def _print_recommended(table: pd.DataFrame, scores: dict[str, Any]) -> None:
             for row in _records(shown)
         ]
         what = "Recommended to" if first == "user" else "Together with"
-        print_table(f"{what} {key}{name}", [str(one).replace("_", " ") for one in shown], cells)
+        headings = [str(one).replace("similar", "item").replace("_", " ") for one in shown]
+        print_table(f"{what} {key}{name}", headings, cells)
     if table[first].nunique() > MOST_SHOWN:
         typer.echo(f"{table[first].nunique():,} in all: --out FILE writes them")
+    if first == "item":
+        typer.echo(
+            "score: the cosine of the baskets that hold either item, smaller if few hold both; together: the "
+            "baskets with both; lift: how many times as many as by chance"
+        )
     for group in ("known_users", "new_users") if first == "user" else ():
         one, title = scores[group], group.replace("_", " ")
         if one["measured"]:

@@ -8,12 +8,14 @@ were fitted, beside the models of these types.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pandas as pd
@@ -338,10 +340,19 @@ class FittedLinks:
     weight: str | None = None
     at_least: float | None = None
 
-    def check_same(self, given: Mapping[str, Any]) -> None:
-        """Reject options that differ; None is not given."""
-        known = {key: one for key, one in given.items() if one is not None}
-        check_same(vars(self), known, f"the recommender of {self.table}")
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that were given."""
+        return {key: one for key, one in vars(self).items() if key != "table" and one is not None}
+
+    @property
+    def title(self) -> str:
+        """The table and the options, as they are given to a command."""
+        flags = (
+            f"--{key.replace('_', '-')} {quote(f'{one:g}' if isinstance(one, float) else str(one))}"
+            for key, one in self.options.items()
+        )
+        return " ".join([self.table, *flags])
 
 
 @dataclass(frozen=True)
@@ -398,9 +409,12 @@ def folder_of(kind: str, label: str | None) -> str:
     return name if name != DATABASE_FILE else name.replace(".", "%2E")
 
 
-def links_folder_of(table: str) -> str:
-    """Return the name of the folder of a recommender."""
-    return f"{folder_of(table, None)}.links.model"
+def links_folder_of(one: FittedLinks, others: Sequence[FittedLinks]) -> str:
+    """Return the name of the folder of a recommender; the first one of a table has a plain name."""
+    first = next((other for other in others if other.table == one.table), one)
+    options = json.dumps(one.options, sort_keys=True).encode()
+    mark = "" if first == one else f"-{hashlib.sha256(options).hexdigest()[:8]}"
+    return f"{folder_of(one.table, None)}.links{mark}.model"
 
 
 def write_rows(folder: Path, kind: str, rows: pd.DataFrame) -> None:
