@@ -21,8 +21,8 @@ from h3gnn.training.step import MaskStrategy, Step
 
 EAGER_STEPS = 3
 """Steps of each mask strategy before its capture, so that every library is initialized."""
-MEASUREMENTS = 20
-"""Number of measurements of rank, teacher distance and quantiles of the difficulty in a training."""
+MEASUREMENTS, STRIDE = 20, 3
+"""Most measurements of rank, teacher distance and quantiles of the difficulty, and epochs between two."""
 REFRESH_SECONDS = 0.2
 """Time between two updates of the progress bar: on a GPU, each of them waits for the device."""
 AfterEpoch = Callable[[int, Recorder], None]
@@ -107,7 +107,7 @@ def train(
     """
     recorder = Recorder() if recorder is None else recorder
     run = make_runner(step)
-    every = max(1, -(-epochs // MEASUREMENTS))
+    every = max(STRIDE, -(-epochs // MEASUREMENTS))
     at_start: dict[str, Tensor] = {} if len(recorder) else measure(step)
     step.student.train()
     stopped: TrainingStopped | None = None
