@@ -14,7 +14,7 @@ from h3gnn.cli import options
 from h3gnn.cli.options import Source, Tables
 from h3gnn.cli.output import ask_questions, is_terminal, say
 from h3gnn.cli.training import Training, checkpoint_policy, fit_or_continue
-from h3gnn.errors import InputError, counted
+from h3gnn.errors import InputError, counted, shortened
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,6 +56,29 @@ class FoundRun:
         extension, _ = self.database.extend(fitted, new, refresh=refresh)
         options.say_notes(extension)
         return extension
+
+    def asked_last(self, graph: Graph) -> Graph:
+        """Return the graph with the classes of the condition that was asked last; say which they are."""
+        from h3gnn.graphs.targets import with_classes
+        from h3gnn.storage.runs import read_predictions
+        from h3gnn.tables.database import Predicted
+
+        stored = None if self.database is None else read_predictions(self.run)
+        condition = None if stored is None else stored["held_out"].get("positive_class")
+        if self.database is None or (graph.labels is None and graph.targets is None):
+            return graph
+        tables = self.database.schema.tables
+        title = next(one.title for one in self.database.fitted if one.folder == self.run.name)
+        wanted = Predicted.parse(title, tables)
+        if condition is not None:
+            asked = Predicted.parse(f"{wanted.table}.{condition}", tables)
+            wanted = asked if asked.sign and asked.column == wanted.column else wanted
+        labels, names = wanted.labels(graph)
+        if wanted.sign:
+            say(f"note: scored by the condition that was asked last, {wanted.title}")
+        elif names:
+            say(f"note: scored by all classes of {title}: {shortened(names, 12)}")
+        return with_classes(graph, labels, names) if wanted.sign else graph
 
     def keys(self, model: H3GNN, nodes: Sequence[str]) -> Sequence[Any]:
         """Return the keys of nodes that are given by their keys or names."""
@@ -213,7 +236,7 @@ def open_links(
 ) -> tuple[Database, tuple[str, ...]]:
     """Return the tables of a recommender, the table with its links, and the remaining words."""
     database = open_database(run, tables, device)
-    known = tuple(one.table for one in database.stored.links)
+    known = tuple(dict.fromkeys(one.table for one in database.stored.links))
     given = (*filter(None, [tables.type]), *words) or known
     if not given or (not (tables.type or words) and len(known) > 1):
         message = "name the table whose rows link users and items, as in `h3gnn links shop/ ratings --for 17`"

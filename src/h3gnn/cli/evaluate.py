@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.databases import find_run
+from h3gnn.cli.databases import FoundRun, find_run
 from h3gnn.cli.options import Number, Source, Tables, Use, option, takes_graph
 from h3gnn.cli.output import (
     EMBEDDING_ENDINGS,
@@ -94,7 +94,7 @@ def evaluate(
             raise InputError(message, code="no-embeddings")
         source.check_unused()
         graph = _load(source, in_files=True) if source.is_given else None
-        result = _evaluate_embeddings(embeddings, source.benchmark, graph, use, how)
+        result = _evaluate_embeddings(embeddings, source.benchmark, graph, use, how, found)
     if use.as_json:
         echo_json(result.as_dict())
         return
@@ -176,7 +176,12 @@ def _evaluate_preset(
 
 
 def _evaluate_embeddings(
-    embeddings: str, name: str | None, graph: Graph | None, use: Use, how: dict[str, Any]
+    embeddings: str,
+    name: str | None,
+    graph: Graph | None,
+    use: Use,
+    how: dict[str, Any],
+    found: FoundRun | None,
 ) -> Result:
     import torch
 
@@ -186,11 +191,12 @@ def _evaluate_embeddings(
     read = read_embedded(embeddings, graph, use, to_score=True)
     if read.graph is None:
         raise InputError(f"{embeddings} has no labels: also give the graph", code="no-labels")
+    scored = read.graph if found is None else found.asked_last(read.graph)
     rows = torch.from_numpy(read.values)
     method = given(read.method, rows, read.params, epoch=read.epochs, probe=how.pop("probe"))
     seeds = [] if read.seed is None else [read.seed]
     with stages() as stage:
-        return run_method(method, read.graph, seeds=seeds, device=use.device, name=name, scoring=stage, **how)
+        return run_method(method, scored, seeds=seeds, device=use.device, name=name, scoring=stage, **how)
 
 
 @takes_graph

@@ -122,7 +122,8 @@ def predict(
             progress=lambda share: stage(next(words for end, words in STEPS if share < end), share),
         )
     write_table(out, (rows or found_run).with_names(found.table), safe=use.safe_csv)
-    store_predictions(found_run.run, found.as_dict())
+    if new_tables is None:  # the importance of columns is measured
+        store_predictions(found_run.run, found.as_dict())
     drift = () if extension is None else extension.repairs
     if use.as_json:
         summary = found.as_dict() | {"out": str(out), "repairs": [one.as_dict() for one in drift]}

@@ -56,6 +56,7 @@ def report(
     """
     from h3gnn.experiments.report_columns import read_columns
     from h3gnn.experiments.report_data import collect_findings
+    from h3gnn.graphs.graph import Graph
     from h3gnn.graphs.ids import check_ids
     from h3gnn.report.page import page_maps, write_page
     from h3gnn.report.tables import write_node_table
@@ -67,6 +68,8 @@ def report(
     options.check_output(table, ".parquet")
     found = _find(run, type_, device)
     model, path = _load_run(found.run, device, map_, unfinished), out or found.run / "report.html"
+    if isinstance(model.graph_, Graph):
+        model.graph_ = found.asked_last(model.graph_)
     if table is not None:
         check_ids(model.graph_.node_ids, table)
     other = None

@@ -130,8 +130,13 @@ def with_task(graph: Graph, task: str) -> Graph:
         return with_targets(graph, numbers_of_classes(graph.labels.numpy(), graph.class_names))
     if task == CLASSIFICATION and graph.targets is not None:
         labels, names = as_classes([None if np.isnan(one) else one for one in graph.targets.tolist()])
-        return with_hash(replace(graph, labels=torch.from_numpy(labels), class_names=names, targets=None))
+        return with_classes(graph, labels, names)
     return graph
+
+
+def with_classes(graph: Graph, labels: npt.NDArray[np.int64], names: tuple[str, ...]) -> Graph:
+    """Return the graph with other classes, -1 where unknown; its splits are kept."""
+    return with_hash(replace(graph, labels=torch.from_numpy(labels), class_names=names, targets=None))
 
 
 def with_targets(graph: Graph, targets: Floats, name: str = "") -> Graph:

@@ -224,14 +224,9 @@ def doubts(
         return ()
     largest = np.bincount(labels[labels >= 0]).max() / (labels >= 0).sum()
     names = shortened(sorted(found, key=lambda one: -found[str(one)]), 8)
-    which = (
-        f"{names} alone predicts" if len(found) == 1 else f"each of these columns alone predicts ({names})"
-    )
-    best = f"{100 * max(found.values()):.0f} % of the labelled rows"
-    message = (
-        f"{which} the class for up to {best}; the largest class has {100 * largest:.0f} %. Where that is "
-    )
-    message += f"known only after the class, {again_without([*found], graph, table, name)}"
+    best = f"{100 * max(found.values()):.0f} % of the labelled rows (largest class: {100 * largest:.0f} %)"
+    message = f"one column alone predicts the class for up to {best}: {names}. Where it is known only after "
+    message += f"the class, {again_without([*found], graph, table, name)}"
     return (Repair("label-doubtful", message, fields=tuple(found)),)
 
 
