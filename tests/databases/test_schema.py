@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from h3gnn.tables.propose import infer_schema, stems
-from h3gnn.tables.schema import check_schema, read_schema
+from h3gnn.tables.schema import Question, Schema, TableSchema, accept_questions, check_schema, read_schema
 from h3gnn.tables.sources import open_source
 from tests.databases.generated import generate
 from tests.program import call
@@ -238,3 +238,21 @@ def test_inspect_writes_a_schema_and_checks_an_edited_one(tmp_path: Path) -> Non
     again = call("inspect", path, "--json")
     assert again["tables"] == shown["tables"]
     assert "client_id -> clients" in call("inspect", path)
+
+
+def test_questions_keep_their_numbers_when_others_are_accepted() -> None:
+    questions = (
+        Question("a", "declared key repeats"),
+        Question("a", "time?", time="day"),
+        Question("a", "nodes?", kind="bank", nodes={"a": ("bank_id",)}),
+    )
+    schema = Schema({"a": TableSchema("a")}, questions)
+    assert schema.acceptable == "2,3"
+    rest = accept_questions(schema, "2")
+    assert [one["number"] for one in rest.as_dict()["questions"]] == [1, 3]
+    assert (rest.numbered[3].kind, rest.acceptable) == ("bank", "3")
+    assert accept_questions(rest, "3").tables["a"].nodes == {"bank": ("bank_id",)}
+    with rejects("question-unknown"):
+        accept_questions(rest, "2")
+    with rejects("question-without-proposal"):
+        accept_questions(rest, "1")

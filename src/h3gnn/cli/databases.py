@@ -177,11 +177,14 @@ def _say_read(database: Database) -> None:
     rows = sum(one["rows"] for one in database.stored.read.values())
     links = sum(len(one.links) for one in schema.tables.values())
     what = ", ".join([counted(len(schema.tables), "table"), counted(rows, "row"), counted(links, "link")])
-    say(f"read {what} between them")
-    for number, one in enumerate(schema.questions, 1):
+    values = sum(len(of) for one in schema.tables.values() for of in one.nodes.values())
+    shared = f", and {counted(values, 'column')} whose values are nodes" if values else ""
+    say(f"read {what} between them{shared}")
+    for number, one in schema.numbered.items():
         say(f"question {number}, not used: {one.table}: {one.text}")
-    if schema.questions:
-        say("accept proposals with --accept 1,3 or all, or edit a schema file (`h3gnn inspect --write`)")
+    if schema.acceptable:
+        message = f"accept proposals with --accept {schema.acceptable} (or some of these)"
+        say(f"{message}, or edit a schema file (`h3gnn inspect --write`)")
 
 
 def fit_tables(

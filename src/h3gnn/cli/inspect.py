@@ -104,10 +104,10 @@ def _print_schema(schema: Schema) -> None:
         for link in table.links:
             share = f"{100 * link.share:.4g} % of its values are keys there"
             typer.echo(f"  {' + '.join(link.columns)} -> {link.to} ({share})")
-    for number, question in enumerate(schema.questions, 1):
+    for number, question in schema.numbered.items():
         typer.echo(f"question {number}: {question.table}: {question.text}")
-    if schema.questions:
-        typer.echo("Accept some with `--accept 1,3 --write graph.toml`, or edit the written file.")
+    if schema.acceptable:
+        typer.echo(f"Accept some with `--accept {schema.acceptable} --write graph.toml`, or edit that file.")
 
 
 def _print_profile(measured: GraphProfile) -> None:

@@ -52,7 +52,7 @@ def is_terminal() -> bool:
 def ask_questions(schema: Schema) -> list[int]:
     """Ask each question that has a proposal; return the numbers of those that are answered with yes."""
     accepted, linked = [], set()
-    for number, one in enumerate(schema.questions, 1):
+    for number, one in schema.numbered.items():
         place = (one.table, one.link) if one.link is None else (one.table, one.link.columns)
         if not one.proposes or place in linked:
             continue

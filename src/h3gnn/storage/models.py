@@ -247,7 +247,7 @@ _TABLE = Record(
         **{"columns": DictOf(Text()), "nodes": DictOf(_NAMES), "link_table": bool},
     }
 )
-_QUESTION = Record({"table": Text(), "question": Text()}, others=Any)
+_QUESTION = Record({"table": Text(), "question": Text()}, {"number": Integer(1)}, others=Any)
 DATABASE = Record(
     {
         **schema.header_of(DATABASE_FORMAT),
@@ -446,8 +446,10 @@ def write_database(folder: Path, stored: StoredDatabase) -> None:
         "fitted": [asdict(one) for one in stored.fitted],
         "links": [asdict(one) for one in stored.links],
     }
-    questions = stored.schema.questions
-    content["schema"]["questions"] = [{"table": one.table, "question": one.text} for one in questions]
+    questions = stored.schema.numbered.items()
+    content["schema"]["questions"] = [
+        {"number": at, "table": one.table, "question": one.text} for at, one in questions
+    ]
     schema.check_values(DATABASE, content, folder / DATABASE_FILE, words="cannot be written")
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / DATABASE_FILE, json.dumps(content, indent=1, ensure_ascii=False).encode())
@@ -463,7 +465,8 @@ def read_stored(folder: Path) -> StoredDatabase:
     content = check_header(path, parsed, DATABASE_FORMAT, DATABASE_VERSION, ModelFolderError)
     schema.check_values(DATABASE, content, path, ModelFolderError)
     tables = {name: _table(name, one) for name, one in content["schema"]["tables"].items()}
-    questions = tuple(Question(one["table"], one["question"]) for one in content["schema"]["questions"])
+    asked = content["schema"]["questions"]
+    questions = tuple(Question(one["table"], one["question"], number=one.get("number", 0)) for one in asked)
     kept = {name: content[name] for name in ("source", "as_of", "columns", "read")}
     return StoredDatabase(
         schema=Schema(tables, questions),

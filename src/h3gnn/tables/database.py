@@ -510,7 +510,7 @@ def find_type(schema: Schema, name: str) -> str:
         return found[0]
     near = get_close_matches(name.lower(), [one.lower() for one in types], 1, cutoff=0.7)
     meant = next((f"; did you mean {one}?" for one in types if one.lower() in near), "")
-    for at, question in enumerate(schema.questions, 1):
+    for at, question in schema.numbered.items():
         if question.kind and question.kind.lower() == name.lower():
             meant = f"; question {at} of the schema proposes it: accept it with --accept {at}"
     message = f"there is no table or node type {name!r}; there are {shortened(types, 16)}{meant}"

@@ -59,6 +59,7 @@ class Question:
         link, time: the proposed link or time of the table, or None.
         kind: the name of the proposed node type, or "".
         nodes: the columns whose values are its nodes, by table.
+        number: of a question that remains when others are answered; 0 for its place in the schema.
     """
 
     table: str
@@ -67,6 +68,7 @@ class Question:
     time: str | None = None
     kind: str = ""
     nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    number: int = 0
 
     @property
     def proposes(self) -> bool:
@@ -118,6 +120,16 @@ class Schema:
     tables: Mapping[str, TableSchema]
     questions: tuple[Question, ...] = ()
 
+    @property
+    def numbered(self) -> dict[int, Question]:
+        """The open questions by their numbers, from 1."""
+        return {one.number or at: one for at, one in enumerate(self.questions, 1)}
+
+    @property
+    def acceptable(self) -> str:
+        """Numbers of open questions whose proposals can be accepted, as in "1,3"; "" if there is none."""
+        return ",".join(str(at) for at, one in self.numbered.items() if one.proposes)
+
     def referenced(self) -> set[str]:
         """Return the tables that others, or themselves, link to."""
         return {link.to for table in self.tables.values() for link in table.links}
@@ -158,8 +170,8 @@ class Schema:
                 "nodes": {key: [*of] for key, of in one.nodes.items()},
             }
             tables[name]["link_table"] = self.is_link_table(name)
-        asked = enumerate(self.questions, 1)
-        return {"tables": tables, "questions": [{"number": at} | one.as_dict() for at, one in asked]}
+        asked = [{"number": at} | one.as_dict() for at, one in self.numbered.items()]
+        return {"tables": tables, "questions": asked}
 
     def to_toml(self, source: str) -> str:
         """Return the text of a schema file; questions are comments."""
@@ -193,7 +205,7 @@ def accept_questions(schema: Schema, which: str | Sequence[int]) -> Schema:
         schema: a proposed schema.
         which: numbers of questions, from 1, as in "1,3"; "all" for every question with a proposal.
     """
-    proposals = {at: one for at, one in enumerate(schema.questions, 1) if one.proposes}
+    proposals = {at: one for at, one in schema.numbered.items() if one.proposes}
     if isinstance(which, str) and which.strip().lower() == "all":
         chosen = [*proposals]
     else:
@@ -202,7 +214,7 @@ def accept_questions(schema: Schema, which: str | Sequence[int]) -> Schema:
     tables, linked = dict(schema.tables), dict[tuple[str, tuple[str, ...]], int]()
     for at in chosen:
         if at not in proposals:
-            message = f"question {at} has no proposal to accept: {schema.questions[at - 1].text}"
+            message = f"question {at} has no proposal to accept: {schema.numbered[at].text}"
             raise InputError(f"{message}; edit the schema file instead", code="question-without-proposal")
         one = proposals[at]
         if one.link is not None and (other := linked.setdefault((one.table, one.link.columns), at)) != at:
@@ -212,13 +224,13 @@ def accept_questions(schema: Schema, which: str | Sequence[int]) -> Schema:
             raise InputError(f"{message} of {one.table}: accept one of them", code="questions-conflict")
         for name in one.tables:
             tables[name] = _accepted(tables[name], one)
-    remaining = tuple(one for at, one in enumerate(schema.questions, 1) if at not in chosen)
+    remaining = tuple(replace(one, number=at) for at, one in schema.numbered.items() if at not in chosen)
     return Schema(tables, remaining)
 
 
 def _number(schema: Schema, text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= len(schema.questions):
-        there = f"1 to {len(schema.questions)}" if schema.questions else "none"
+    if not text.isdecimal() or int(text) not in schema.numbered:
+        there = ", ".join(map(str, schema.numbered)) or "none"
         message = f'question {text!r} does not exist; the questions are {there} (or "all")'
         raise InputError(message, code="question-unknown")
     return int(text)
