@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from h3gnn.answers.extend import Extension
-from h3gnn.answers.interactions import LinkRows
+from h3gnn.answers.interactions import Interactions, LinkRows
 from h3gnn.answers.prediction import Predictions, check_labels, predict_nodes
 from h3gnn.answers.recommend import recommender_for
 from h3gnn.answers.recommender import CUTOFF, Recommender
@@ -518,19 +518,32 @@ class Database:
         items: str | None = None,
         weight: str | None = None,
         at_least: float | None = None,
+        named_users: Any = (),
+        named_items: Any = (),
     ) -> Recommender:
         """Return what ranks the items that the rows of a table link to users; it is fitted once.
 
         Args:
             table: a table whose rows lead to users and items, such as ratings.
             users, items, weight, at_least: as of `h3gnn.answers.recommend.recommender_for`.
+            named_users, named_items: keys or names; unknown ones are an error before the work.
         """
         asked = FittedLinks(self.type_of(table), users, items, weight, at_least)
         known = self.find_links(asked)
         if known is not None:
             return self._recommender(known)
         graph = self.graph(None if weight is None else f"{asked.table}.{weight}", names=True)
-        found = recommender_for(graph, seed=int(self.stored.params.get("random_state") or 0), **vars(asked))
+
+        def check(data: Interactions) -> None:
+            for kind, ids, names in (
+                (data.user_type, data.user_ids, named_users),
+                (data.item_type, data.item_ids, named_items),
+            ):
+                if listed(names):
+                    rows_of(self.source, self.schema, graph.type(kind)).find(ids, listed(names))
+
+        seed = int(self.stored.params.get("random_state") or 0)
+        found = recommender_for(graph, seed=seed, check=check, **vars(asked))
         if self.folder is not None:
             found.save(self.folder / storage.links_folder_of(asked, self.stored.links))
         self._recommenders[asked] = found
@@ -584,7 +597,7 @@ class Database:
             users: keys or names.
             top: items for each.
         """
-        found = self.recommender(table, **options)
+        found = self.recommender(table, **options, named_users=() if users is None else users)
         rows = self.rows(found.user_type)
         keys = found.user_ids if users is None else rows.find(found.user_ids, listed(users))
         ranked = rows.with_names(found.rank(keys, top), ("user",))
@@ -592,17 +605,17 @@ class Database:
 
     def together(self, table: str, items: Any, /, top: int = CUTOFF, **options: Any) -> pd.DataFrame:
         """Return the items that are most often chosen together with some, as of `Recommender.together`."""
-        found = self.recommender_of_items(table, **options)
+        found = self.recommender_of_items(table, items, **options)
         rows = self.rows(found.item_type)
         return rows.with_names(
             found.together(rows.find(found.item_ids, listed(items)), top), ("similar", "item")
         )
 
-    def recommender_of_items(self, table: str, **options: Any) -> Recommender:
+    def recommender_of_items(self, table: str, named: Any = (), /, **options: Any) -> Recommender:
         """Return the recommender of `together`; who chooses does not matter where items are in baskets."""
         asked = FittedLinks(self.type_of(table), **options)
         try:
-            return self.recommender(table, **options)
+            return self.recommender(table, **options, named_items=named)
         except InputError as error:
             if asked.users is not None or error.code not in ("ends-ambiguous", "recommender-ambiguous"):
                 raise
@@ -615,7 +628,7 @@ class Database:
             basket = LinkRows(self.graph(names=True), asked.table).basket(asked.items)
             if known or basket is None:
                 raise
-            return self.recommender(table, **{**options, "users": basket})
+            return self.recommender(table, **{**options, "users": basket}, named_items=named)
 
 
 def _label_time(

@@ -436,3 +436,15 @@ def test_who_chooses_does_not_matter_for_items_in_one_basket(tmp_path: Path) -> 
             assert made.recommend("lines", [user], users=kind)["user"].eq(user).all()
         pd.testing.assert_frame_equal(made.together("lines", 3, top=ITEMS, **options), expected)
         assert len(made.stored.links) == 3
+
+
+@pytest.mark.parametrize("ask", ["recommend", "together"])
+def test_unknown_users_and_items_are_rejected_before_a_fit(tmp_path: Path, ask: str) -> None:
+    made = database(folder=tmp_path / "kept")
+    with rejects("unknown-node"):
+        getattr(made, ask)("ratings", "nobody")
+    assert not (tmp_path / "kept").exists()
+    if ask == "recommend":
+        with rejects("name-ambiguous"):  # of clients 100 and 138
+            made.recommend("ratings", "Client 0")
+    assert not (tmp_path / "kept").exists()

@@ -239,3 +239,15 @@ def test_an_unreachable_server_is_one_sentence_without_the_password() -> None:
     with rejects("database-error") as caught:
         open_source("postgresql://me:secret@127.0.0.1:1/db")
     assert "secret" not in caught.message
+
+
+def test_a_database_in_a_folder_is_proposed(tmp_path: Path) -> None:
+    path = tmp_path / "shop.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("create table a (a_id integer primary key)")
+    assert is_source(tmp_path)
+    with rejects("source-is-no-tables") as found:
+        open_source(tmp_path)
+    assert str(path) in found.message
+    (tmp_path / "b.csv").write_text("b_id\n1\n")
+    assert list(open_source(tmp_path).tables) == ["b"]

@@ -271,6 +271,7 @@ def recommender_for(
     repeats: bool | None = None,
     vectors: Vectors | None = None,
     seed: int = 0,
+    check: Callable[[Interactions], object] = lambda data: None,
 ) -> Recommender:
     """Fit a recommender to the rows of a table, or to a relation, of a graph.
 
@@ -279,11 +280,16 @@ def recommender_for(
         table, users, items, weight, at_least: as of `interactions`.
         repeats, seed: as of `fit_recommender`.
         vectors: returns the vectors of a type in a graph without the table; by default `described`.
+        check: called with the links before the work.
     """
     data = interactions(graph, table, users=users, items=items, weight=weight, at_least=at_least)
+    check(data)
     rest, later = without(graph, table, (data.user_type, data.item_type))
     if later:
-        message = f"{', '.join(later)} do not describe users or items: rows may be later than hidden links"
+        message = (
+            f"users and items are described without rows of {', '.join(later)}, which may be later than "
+        )
+        message += "the links to predict"
         data = replace(data, notes=(*data.notes, message))
     describe = described if vectors is None else vectors
     found = {kind: describe(rest, kind) for kind in (data.user_type, data.item_type) if kind in rest.types}

@@ -214,14 +214,14 @@ def links(
     how: dict[str, Any] = {"users": users, "items": items, "weight": weight, "at_least": at_least}
     if is_about_tables(run, tables):
         database, (table, *more) = open_links(run, nodes or [], tables, use.device)
-        found = (database.recommender_of_items if together else database.recommender)(table, **how)
         wanted = [*more, *(to or [])]
         if together and wanted:
             raise InputError("--together lists items for items: omit --for", code="option-conflict")
         if together:
-            listed = database.together(table, together, top or SHOWN_LINKS)
+            listed = database.together(table, together, top or SHOWN_LINKS, **how)
         else:
-            listed = database.recommend(table, wanted or None, top or SHOWN_LINKS)
+            listed = database.recommend(table, wanted or None, top or SHOWN_LINKS, **how)
+        found = (database.recommender_of_items if together else database.recommender)(table, **how)
         if out is not None:
             write_table(out, listed, safe=use.safe_csv)
         if use.as_json:
@@ -231,10 +231,9 @@ def links(
         _print_recommended(listed, found.scores, database.options_of(found))
         echo_written(out)
         return
-    tables.check_unused()
+    tables.check_unused(run)
     if given := [name for name, one in {"for": to, "together": together, **how}.items() if one is not None]:
-        message = f"--{given[0].replace('_', '-')} needs several tables (--tables SOURCE)"
-        raise InputError(message, code="option-needs-tables")
+        raise options.needs_tables(given[0], run)
     _missing_edges(run, nodes, top or 100, check, out, use)
 
 

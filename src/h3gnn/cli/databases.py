@@ -100,7 +100,7 @@ def find_run(run: Path, tables: Tables, device: str, nodes: Sequence[str] = ()) 
     Unknown `nodes` are an error before the work.
     """
     if not is_about_tables(run, tables):
-        tables.check_unused()
+        tables.check_unused(run)
         return FoundRun(run)
     return found_type(open_database(run, tables, device), run, tables, nodes)
 

@@ -355,12 +355,20 @@ class Tables:
     set_: SetOption = None
     seed: SeedOption = 0
 
-    def check_unused(self) -> None:
+    def check_unused(self, run: Path | None = None) -> None:
         """Reject options of several tables where a single graph is meant."""
         given = [name for name in ("type", "accept", "as_of", "label_time") if getattr(self, name)]
         if given:
-            name = given[0].replace("_", "-")
-            raise InputError(f"--{name} needs several tables (--tables SOURCE)", code="option-needs-tables")
+            raise needs_tables(given[0], run)
+
+
+def needs_tables(name: str, run: Path | None) -> InputError:
+    """Return the error of an option of several tables, of a run that has none or is not there yet."""
+    if run is not None and not run.exists():
+        message = f"there is no folder {run} yet: give the tables, too (--tables SOURCE)"
+        return InputError(message, code="option-needs-tables")
+    flag = name.replace("_", "-")
+    return InputError(f"--{flag} needs several tables (--tables SOURCE)", code="option-needs-tables")
 
 
 def build_estimator(

@@ -220,7 +220,8 @@ def _read_named(folder: Path, name: str) -> dict[str, Tensor]:
 def _read_description(folder: Path) -> dict[str, Any]:
     path = folder / DESCRIPTION
     if not folder.is_dir():
-        message = f"there is no folder {folder}: name one that `h3gnn fit --out` wrote"
+        message = f"there is no folder {folder}: name one that `h3gnn fit --out` wrote, or, to fit one to "
+        message += "several tables, give these (--tables SOURCE)"
         raise ModelFolderError(message, code="folder-missing")
     if not path.is_file():
         raise ModelFolderError(f"{folder} holds no model: {DESCRIPTION} is missing", code="model-missing")

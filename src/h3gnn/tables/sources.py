@@ -356,8 +356,15 @@ def is_source(source: Any) -> bool:
     if path.is_dir():
         if any((path / one).is_file() for one in OTHER_FOLDERS):
             return False
-        return any(_is_table(one) for one in path.iterdir()) or (path / "db").is_dir()
+        return any(map(_is_table, path.iterdir())) or (path / "db").is_dir() or bool(databases_in(path))
     return path.is_file() and path.suffix.lower() in (*DATABASE_SUFFIXES, ".xlsx")
+
+
+def databases_in(folder: Path) -> list[Path]:
+    """Return the files of databases in a folder."""
+    return sorted(
+        one for one in folder.iterdir() if one.suffix.lower() in DATABASE_SUFFIXES and one.is_file()
+    )
 
 
 def table_name(path: Path) -> str:
@@ -383,6 +390,9 @@ def _open_folder(folder: Path) -> Source:
         raise InputError(message, code="source-is-no-tables")
     inner = folder / "db" if (folder / "db").is_dir() else folder  # RelBench
     files = sorted(one for one in inner.iterdir() if _is_table(one))
+    if not files and (others := databases_in(inner)):
+        message = f"{folder} holds no tables, but did you mean {shortened(others, 4, ' or ')}?"
+        raise InputError(message, code="source-is-no-tables")
     source = FileSource(str(folder), files)
     others = sorted(
         one.name for one in inner.iterdir() if one.is_file() and one not in files and one.name != MANIFEST
