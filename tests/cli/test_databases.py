@@ -207,3 +207,28 @@ def test_methods_are_compared_on_the_tables_of_a_folder_of_models(shop: Path, mo
     again = call("compare", "--tables", shop / "tables", "customers.subscribes", *how)
     assert {row["name"] for row in found["rows"]} == {"raw", "joined-boosting"}
     assert [row["probe"] for row in found["rows"]] == [row["probe"] for row in again["rows"]]
+
+
+def test_the_condition_that_was_asked_last_is_scored(shop: Path, models: Path) -> None:
+    out = shop / "copied"
+    shutil.copytree(models, out)
+    target = "orders.returned"
+    for asked, said in ((target, "no, yes"), (f"{target}=yes", "returned=yes"), (target, "no, yes")):
+        call("predict", out, asked, "--out", shop / "asked.csv", *FAST)
+        found = invoke("evaluate", out, "--type", target, "--device", "cpu")
+        assert found.exit_code == 0
+        assert said in found.stderr
+
+
+def test_new_rows_have_a_short_report(shop: Path, models: Path) -> None:
+    before = (models / "customers.subscribes" / "predictions.json").read_bytes()
+    options = ("--new-tables", shop / "new", "--out", shop / "short.csv", *FAST)
+    printed = call("predict", models, "customers.subscribes", *options)
+    assert len(printed.splitlines()) == 3  # the score, the rows, and the file
+    assert (models / "customers.subscribes" / "predictions.json").read_bytes() == before
+
+
+def test_inspect_says_what_dates_the_rows(shop: Path) -> None:
+    found = call("inspect", shop / "tables", "--json")
+    dated = {name: one["dated_by"] for name, one in found["tables"].items()}
+    assert dated == {"order_lines": ["orders.day"], **dict.fromkeys(dated.keys() - {"order_lines"}, [])}

@@ -255,7 +255,8 @@ def again_without(found: Sequence[str], graph: GraphLike, table: str = "", name:
         message += 'and declare their columns there (columns = { NAME = "identifier" }), then '
         source = "--tables graph.toml"
     target = shlex.quote(f"{table}.{name}" if name else f"{table}.COLUMN")
-    return message + f"`{' '.join(['h3gnn predict NEW_FOLDER', target, source, *options])}`"
+    command = " ".join(["h3gnn predict NEW_FOLDER", target, source, *options])
+    return f"{message}`{command}` and the other options of this fit"
 
 
 def _path_titles(graph: GraphLike) -> list[str]:
