@@ -100,17 +100,18 @@ def is_first() -> bool:
 def stages(*, spoken: bool = False) -> Iterator[Stage]:
     """Yield a function that shows the current step and the completed share of a long command.
 
-    With `spoken`, each step is also a line where there is no terminal.
+    With `spoken`, each step, and each fifth of the whole, is also a line where there is no terminal.
     """
-    said = set[str]()
+    said = set[tuple[str, int]]()
     with progress() as add_bar:
         bar = add_bar("", 1.0)
 
         def show_stage(words: str, share: float) -> None:
             bar(completed=share, description=words)
-            if spoken and words not in said and not sys.stderr.isatty():
-                say(f"{words} …")
-            said.add(words)
+            step = words, int(5 * share)
+            if spoken and step not in said and not sys.stderr.isatty():
+                say(f"{words} … {share:.0%}")
+            said.add(step)
 
         yield show_stage
         bar(completed=1.0, description="done")
