@@ -41,7 +41,7 @@ from h3gnn.tables.database import (
     read_database,
     types_of,
 )
-from h3gnn.tables.leaks import check_leaks, doubts
+from h3gnn.tables.leaks import Target, check_leaks, doubts
 from h3gnn.tables.rows import Rows, listed, parse_time, rows_of
 from h3gnn.tables.schema import Schema
 
@@ -345,8 +345,9 @@ class Database:
             labels, names = wanted.labels(view)
             check_labels(labels, names, wanted.table)
             tested(labels, names)
-            if names and not allow_leaks:
-                check_leaks(view, labels, wanted.title, wanted.table)
+            if not allow_leaks:
+                classes = labels if names else Target.of_numbers(wanted.title, labels).classes
+                check_leaks(view, classes, wanted.title, wanted.table)
 
         def doubtful(view: Graph) -> tuple[Repair, ...]:
             labels, names = wanted.labels(view)

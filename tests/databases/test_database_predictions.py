@@ -194,6 +194,16 @@ def test_new_rows_that_refer_to_nothing_are_named() -> None:
     assert report.message in found.notes
 
 
+def test_a_copy_of_the_number_to_predict_is_rejected_before_the_fit() -> None:
+    tables, schema = bank()
+    tables["loan"]["paid"] = tables["loan"]["amount"] * 2
+    tables["loan"]["amount"] = tables["loan"]["amount"].where(np.arange(60) < 50)
+    database = Database(tables, schema=schema, columns={"loan.paid": "number"}, model=MODEL)
+    database.train = lambda *_: pytest.fail("rejected after the work")
+    with rejects("label-leak"):
+        database.ask("loan.amount", label_time="row")
+
+
 def test_options_are_written_as_on_the_command_line(tmp_path: Path) -> None:
     tables, schema = bank()
     Database(tables, schema=schema, folder=tmp_path / "db").predict(
