@@ -11,6 +11,8 @@ import pandas as pd
 import pytest
 
 from examples.make_shop import make_shop
+from h3gnn import H3GNN
+from tests.inputs.test_unfinished import interrupt
 from tests.program import call, invoke
 from tests.rejects import rejects
 
@@ -232,3 +234,48 @@ def test_inspect_says_what_dates_the_rows(shop: Path) -> None:
     found = call("inspect", shop / "tables", "--json")
     dated = {name: one["dated_by"] for name, one in found["tables"].items() if one["dated_by"]}
     assert dated == {"order_lines": ["orders.day"]}
+
+
+def test_inspect_shows_what_becomes_of_each_column(shop: Path) -> None:
+    found = call("inspect", shop / "tables", "--columns", "customers.city=identifier", "--json")["encoding"]
+    customers = {one["column"]: one for one in found["customers"]}
+    assert [*customers] == [*frame(shop, "customers")]
+    share = 100 * frame(shop, "customers")["subscribes"].isna().mean()
+    assert customers["subscribes"]["missing"] == pytest.approx(share)
+    assert customers["subscribes"]["holds"].startswith("boolean")
+    assert customers["city"]["becomes"] == "left out"
+    assert [one["becomes"] for one in found["order_lines"]][:2] == ["link to orders", "link to products"]
+    printed = call("inspect", shop / "tables", "--details")
+    for name in {one["column"] for of in found.values() for one in of}:
+        assert f"    {name} " in printed
+    with rejects("option-needs-tables"):
+        call("inspect", "synthetic", "--details")
+
+
+def test_an_interrupted_fit_is_continued_by_the_same_command(shop: Path, tmp_path: Path) -> None:
+    def ask(folder: str) -> tuple[object, ...]:
+        how = ("--set", "channels=8", "--set", "heads=2", "--device", "cpu", "--json")
+        tables = ("--tables", shop / "tables", "--preset", "single", "--epochs", 6, *how)
+        return ("similar", tmp_path / folder, "products", 7, *tables)
+
+    interrupt(*ask("stopped"))
+    assert [one.name for one in (tmp_path / "stopped/products/checkpoints").glob("epoch-*")]
+    again = invoke(*ask("stopped"))
+    assert "continuing" in again.stderr
+    assert json.loads(again.stdout) == call(*ask("whole"))
+    assert H3GNN.load(tmp_path / "stopped/products").history_.completed == 6
+
+
+def test_a_new_folder_needs_tables(tmp_path: Path) -> None:
+    for command in (("links", "none/", "ratings", "--for", 3), ("anomalies", "none/", "ratings")):
+        with rejects("option-needs-tables") as found:
+            call(*command)
+        assert "none" in found.message
+
+
+def test_wide_embeddings_propose_fewer_dimensions(shop: Path, models: Path) -> None:
+    said = invoke("embed", models, "--type", "customers", "--out", shop / "wide.csv").stderr
+    words = said.split("--dimensions ")[1].split("`")[0]
+    out = shop / "few.parquet"
+    call("export", models, "--type", "customers", "--to", "parquet", "--dimensions", words, "--out", out)
+    assert len(pd.read_parquet(out).columns) == 1 + int(words)

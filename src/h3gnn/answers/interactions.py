@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 import scipy.sparse as sp
 
-from h3gnn.errors import GraphError, InputError, shortened
+from h3gnn.errors import GraphError, InputError, counted, shortened
 from h3gnn.graphs.paths import Hop, hops_from
 from h3gnn.graphs.relational import RelationalGraph, Step
 from h3gnn.tables.infer import Cells
@@ -352,5 +352,6 @@ def _strength(
         raise GraphError(message, code="number-unreadable")
     chosen = ~np.isnan(numbers) & (numbers != 0) if at_least is None else numbers >= at_least
     if not chosen.all():
-        notes.append(f"{int((~chosen).sum()):,} rows of {table} are no choice by {column}")
+        what = f"{column} below {at_least:g}" if at_least is not None else f"no {column}, or 0"
+        notes.append(f"ignored: {counted(int((~chosen).sum()), 'row')} of {table} with {what}")
     return np.where(chosen, numbers, 0.0)

@@ -445,3 +445,9 @@ def _report(
         echo_json(result | {"provenance": graph.provenance.as_dict()})
     else:
         typer.echo(f"wrote {out}: {which}, {dimensions:,} dimensions")
+        if dimensions > graph.num_nodes > 1:
+            few = min(64, graph.num_nodes - 1)
+            say(
+                "note: there are more dimensions than nodes; principal components are written by "
+                f"`h3gnn export RUN --to parquet --dimensions {few}`"
+            )

@@ -12,12 +12,13 @@ import typer
 from h3gnn.cli import options
 from h3gnn.cli.options import DataDirOption, File, Source, Text, argument, option, takes_graph
 from h3gnn.cli.output import ask_questions, echo_json, echo_written, is_terminal, print_table, say
-from h3gnn.errors import InputError
+from h3gnn.errors import InputError, counted
 from h3gnn.resources import new_table, show
 
 if TYPE_CHECKING:
     from h3gnn.experiments.methods import Method
     from h3gnn.graphs.profile import GraphProfile
+    from h3gnn.tables.database import OpenedTables
     from h3gnn.tables.schema import Schema
 
 
@@ -31,22 +32,26 @@ def inspect(
     accept: Annotated[
         Text, option("Accept the proposals of these questions about several tables: 1,3 or all.")
     ] = None,
+    details: Annotated[bool, option("Show the columns of several tables, and what becomes of them.")] = False,
 ) -> None:
-    """Show size, degrees and homophily of a graph, and how the columns of its features are encoded.
+    """Show a graph (size, homophily, encoding of columns), or several tables (keys, links, times, columns).
 
     `h3gnn inspect --edges transactions.csv --features accounts.csv --columns zip=category`
 
-    Of several tables (a folder, an Excel workbook, SQLite, DuckDB, a PostgreSQL URL or a schema file), it
-    shows keys, links and times, and asks about possible ones: `h3gnn inspect shop.sqlite --write graph.toml`
-    asks at the terminal; `--accept 1,3` answers beforehand.
+    `h3gnn inspect shop.sqlite --details --write graph.toml`
+
+    Several tables are a folder, an Excel workbook, SQLite, DuckDB, a PostgreSQL URL or a schema file.
+    Possible keys, links and times are asked about at the terminal; `--accept 1,3` answers beforehand.
     """
     from h3gnn.graphs.profile import profile
 
     if source.graph is not None and source.names_tables:
-        _inspect_tables(source.graph, write, accept, as_json=as_json)
+        kinds = options.parse_columns(source.columns or [])
+        _inspect_tables(source.graph, write, accept, kinds, details=details, as_json=as_json)
         return
-    if write is not None or accept is not None:
-        message = f"{'--accept' if write is None else '--write'} needs several tables"
+    given = {"--write": write is not None, "--accept": accept is not None, "--details": details}
+    if any(given.values()):
+        message = f"{next(one for one in given if given[one])} needs several tables"
         message += ": a folder, a workbook, a database or a URL"
         raise InputError(message, code="option-needs-tables")
     loaded = source.load()
@@ -69,7 +74,15 @@ def inspect(
         typer.echo(f"picture: {plot}")
 
 
-def _inspect_tables(given: str, write: Path | None, accept: str | None, *, as_json: bool) -> None:
+def _inspect_tables(
+    given: str,
+    write: Path | None,
+    accept: str | None,
+    kinds: dict[str, str],
+    *,
+    details: bool,
+    as_json: bool,
+) -> None:
     """Show the schema of several tables, inferred, or that of a schema file compared with its tables."""
     from h3gnn.storage.atomic import write_atomically
     from h3gnn.tables.database import OpenedTables
@@ -86,17 +99,47 @@ def _inspect_tables(given: str, write: Path | None, accept: str | None, *, as_js
         shown = schema.as_dict()
         for name, one in shown["tables"].items():
             one["dated_by"] = [*schema.dated_by(name)]
-        echo_json(shown | {"source": opened.name, "notes": opened.notes, "schema": write})
+        shown |= {"source": opened.name, "notes": opened.notes, "schema": write}
+        echo_json(shown | {"encoding": column_uses(opened, schema, kinds)})
         return
     for note in opened.notes:
         say(f"note: {note}")
-    _print_schema(schema)
+    _print_schema(schema, column_uses(opened, schema, kinds) if details else {})
+    if not details:
+        say("--details shows the columns, and what becomes of them")
     echo_written(write)
 
 
-def _print_schema(schema: Schema) -> None:
+def column_uses(
+    opened: OpenedTables, schema: Schema, kinds: dict[str, str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return for each column of each table what it holds, per cent missing, and what becomes of it."""
+    from h3gnn.tables.database import read_database
+    from h3gnn.tables.plan import TablePlan
+    from h3gnn.tables.schema import Profile
+
+    graph, found = read_database(opened, schema, columns=kinds), {}
     for name, table in schema.tables.items():
-        parts = [f"{table.rows:,} rows", f"key {' + '.join(table.key)}" if table.key else "no key"]
+        plan, profile = graph.type(name).plan, Profile(name, opened.frame(name))
+        columns = () if plan is None else plan.columns
+        lines = {one.name: TablePlan((one,)).lines()[0] for one in columns}
+        roles = dict.fromkeys(table.key, "identifies the row")
+        roles |= {one: f"nodes ({kind})" for kind, of in table.nodes.items() for one in of}
+        roles |= {one: f"link to {link.to}" for link in table.links for one in link.columns}
+        found[name] = []
+        for column in profile.names:
+            _, holds, becomes = lines.get(column, ("", "no feature", "left out"))
+            if column in roles:
+                holds, becomes = "key" if column in table.key else "link", roles[column]
+            becomes += ", and the time of the row" if column == table.time else ""
+            missing = 100 * float(profile.texts(column).isna().mean()) if table.rows else 0.0
+            found[name].append({"column": column, "holds": holds, "missing": missing, "becomes": becomes})
+    return found
+
+
+def _print_schema(schema: Schema, uses: dict[str, list[dict[str, Any]]]) -> None:
+    for name, table in schema.tables.items():
+        parts = [counted(table.rows, "row"), f"key {' + '.join(table.key)}" if table.key else "no key"]
         parts += [f"time {table.time}"] * bool(table.time) + ["link table"] * schema.is_link_table(name)
         if dated_by := schema.dated_by(name):
             parts.append(f"no time of its own: dated by {' and '.join(dated_by)}")
@@ -104,6 +147,12 @@ def _print_schema(schema: Schema) -> None:
         for link in table.links:
             share = f"{100 * link.share:.4g} % of its values are keys there"
             typer.echo(f"  {' + '.join(link.columns)} -> {link.to} ({share})")
+        if name in uses:
+            gaps = [f", {one['missing']:.2g} % missing" if one["missing"] else "" for one in uses[name]]
+            pairs = zip(uses[name], gaps, strict=True)
+            _print_plan(
+                "", [(f"  {one['column']}", one["holds"] + gap, one["becomes"]) for one, gap in pairs]
+            )
     for number, question in schema.numbered.items():
         typer.echo(f"question {number}: {question.table}: {question.text}")
     if schema.acceptable:
@@ -125,7 +174,8 @@ def _print_profile(measured: GraphProfile) -> None:
 def _print_plan(title: str, lines: list[tuple[str, str, str]]) -> None:
     """Print one line for each column of a table: its type, the reason, and its encoding."""
     names = max(len(name) for name, _, _ in lines)
-    typer.echo(title)
+    if title:
+        typer.echo(title)
     for name, holds, becomes in lines:
         typer.echo(f"  {name:<{names}}  {holds} -> {becomes}")
 

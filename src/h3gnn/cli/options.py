@@ -44,7 +44,9 @@ File = Path | None
 UnfinishedOption = Annotated[
     bool, option("Use a run whose training has not ended, as it is.", "--unfinished")
 ]
-RunArgument = Annotated[Path, argument("Folder of `h3gnn fit --out`.", "RUN")]
+RunArgument = Annotated[
+    Path, argument("Folder of `h3gnn fit --out`; with --tables also a new one, which is made.", "RUN")
+]
 EmbeddingsArgument = Annotated[
     Text, argument("Folder of `h3gnn fit --out`, or embeddings in .parquet, .csv or .npy.", "RUN|EMBEDDINGS")
 ]

@@ -56,6 +56,8 @@ class Training:
     checkpoints: Checkpoints | None = None
     tensorboard: Path | None = None
     safe: bool = False
+    repeats: bool = False
+    """Whether the same command continues the training."""
 
     def start(self) -> float:
         """Train from the first epoch, or from the checkpoint of an earlier call; return the seconds."""
@@ -64,7 +66,7 @@ class Training:
             check_ending(self.embeddings, self.graph)
         if is_first():
             say_repairs(self.graph)
-        with resumable(self.out):  # from the first file of the run on
+        with resumable(self.out, repeats=self.repeats):  # from the first file of the run on
             if self.checkpoints is not None and self.out is not None and is_first():
                 from h3gnn.storage.runs import has_begun
                 from h3gnn.training.resources import pick_device
@@ -134,7 +136,7 @@ def fit_or_continue(training: Training) -> float:
     """Train, or continue where the same command ended earlier; return the seconds."""
     from h3gnn.storage.runs import has_begun, read_run
 
-    run = training.out
+    run, training = training.out, replace(training, repeats=True)
     if run is not None and has_begun(run):
         say(f"continuing the unfinished run in {run}")
         with suppress(CheckpointError):  # where its start is damaged, the tables and options replace it
@@ -168,13 +170,14 @@ def _scalar_log(folder: Path | None) -> Iterator[AfterEpochOf | None]:
         yield log_of
 
 
-def resumable(run: Path | None) -> AbstractContextManager[None]:
+def resumable(run: Path | None, *, repeats: bool = False) -> AbstractContextManager[None]:
     """Tell how to continue a started run if the block ends early; None has no folder."""
 
     def begun() -> bool:
         return run is not None and any(run.glob("checkpoints/start-*"))
 
-    return advising(begun, f"continue with `h3gnn fit --resume {run}`")
+    how = "repeat the command to continue, or continue with" if repeats else "continue with"
+    return advising(begun, f"{how} `h3gnn fit --resume {run}`")
 
 
 @contextmanager

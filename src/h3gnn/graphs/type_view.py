@@ -15,7 +15,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 
-from h3gnn.errors import GraphError, check_choice, shortened
+from h3gnn.errors import GraphError, check_choice, counted, shortened
 from h3gnn.graphs.graph import MASKS, Graph, with_hash
 from h3gnn.graphs.joins import JoinPlan, joined_columns
 from h3gnn.graphs.paths import MOST_HOPS, MOST_PATHS, WIDE, Path, PathFeatures, key_of
@@ -132,8 +132,11 @@ def type_view(
     built = build_graph(own, edges, nodes=table.nodes, source=f"{graph.source}: {name}", **known)
     repairs = [*graph.repairs, *joined.repairs]
     if left:
-        by = shortened(dict.fromkeys(left), 6)
-        message = f"links among {name} by {by} are not used: their ends are less alike"
+        by = shortened(dict.fromkeys(left), 3)
+        message = (
+            f"{counted(len(left), 'kind')} of links among rows of {name} are not used, since other linked "
+        )
+        message += f"rows are more alike: {by}"
         repairs.append(Repair("relations-left-out", message, len(left)))
     repairs += notes
     if fitted is None:

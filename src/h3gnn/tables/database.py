@@ -406,7 +406,9 @@ class _Reader:
         except GraphError as error:
             if error.code != "no-usable-column":
                 raise
-            self.repairs.append(Repair(error.code, f"{name}: {str(error).split(';')[0]}"))
+            left = shortened(map(str, frame.columns), 4)
+            message = f"{name} has no usable column of its own ({left}), but counts through its links"
+            self.repairs.append(Repair(error.code, message))
             return np.zeros((len(frame), 0), dtype=np.float32), (), None
         named = (replace(one, message=f"{name}: {one.message}") for one in repairs)
         self.repairs += [one for one in named if one.code != "columns-encoded"]
@@ -420,7 +422,8 @@ class _Reader:
             infer_columns(frame[[column]], {}, lambda row, column: f"row {row + 1}", problems)
             if problems.count:
                 found[column] = "category"
-                message = f"{name}.{column} is read as text: {problems.count:,} of its values differ in kind"
+                more = f", and so are {counted(problems.count - 1, 'other')}" if problems.count > 1 else ""
+                message = f"{name}.{column} is read as text, since in {problems.example}{more}"
                 self.repairs.append(Repair("mixed-column", message, problems.count, (column,)))
         return found
 

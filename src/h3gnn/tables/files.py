@@ -38,6 +38,11 @@ class Problems:
         if self.count <= MOST_SHOWN:
             self._shown.append((f"{place if isinstance(place, str) else place()}: {what}", remedy))
 
+    @property
+    def example(self) -> str:
+        """The first problem, with its place."""
+        return self._shown[0][0]
+
     def check(self) -> None:
         """Raise if there are problems; the code is that of the problems, if they share one."""
         if not self.count:

@@ -533,7 +533,7 @@ def _infer_words(name: str, cells: Cells, *, categorical: bool = False) -> Infer
             form = "characters" if unspaced or words < 2 else "words"
             return InferredType("text", f"{words:.0f} words per row, mostly distinct", form)
         if mostly_distinct and distinct == len(known) > 1:
-            return InferredType("identifier", "every row has another word")
+            return InferredType("identifier", "every value is different")
         if mostly_distinct and is_id_name(name):
             return InferredType("identifier", "codes")
         if mostly_distinct and distinct > MOST_CATEGORIES:

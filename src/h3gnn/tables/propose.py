@@ -351,7 +351,10 @@ class _Inference:
             if match is not None and (
                 match.tells or (likely and named and match.share >= MATCHING and match.coverage >= 0.5)
             ):
-                yield f"{column} may refer to {one} of {other.name}, which is not its key{other.gaps(one)}"
+                gaps = other.gaps(one)
+                yield f"{column} may refer to {other.name}.{one}, which is not the key of {other.name}" + (
+                    f": it is {gaps} there" if gaps else ""
+                )
 
     def _tables_without_its_name(
         self, profile: Profile, column: str, others: Sequence[Profile]
@@ -372,7 +375,8 @@ class _Inference:
         likely = [one for one in other.names if is_named_after(one, self.words[other.name])]
         if not likely:
             return text
-        return f"{text}: {likely[0]}{other.gaps(likely[0])}"
+        gaps = other.gaps(likely[0])
+        return f"{text}: {likely[0]}{f' is {gaps} there' if gaps else ''}"
 
     def _ask_about_composite_links(self, links: Mapping[str, list[Link]]) -> None:
         """Ask about columns that have the names of a key of several columns."""

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from h3gnn.errors import GraphError, InputError, shortened
+from h3gnn.errors import GraphError, InputError, counted, shortened
 from h3gnn.tables.infer import Cells, infer_column
 from h3gnn.tables.sources import Source
 
@@ -439,10 +439,11 @@ class Profile:
         return len(self.distinct((column,))) < 0.9 * len(self.frame)
 
     def gaps(self, column: str) -> str:
-        """Return in how many rows a value is missing or repeated, for a message."""
+        """Return in how many rows a value is missing or repeated, for a message; "" if there are none."""
         known = self.texts(column).dropna()
         missing, repeated = len(self.frame) - len(known), int(known.duplicated().sum())
-        return f", and is missing in {missing:,} rows and repeated in {repeated:,}" * bool(missing + repeated)
+        found = {"missing": missing, "repeated": repeated}
+        return " and ".join(f"{what} in {counted(rows, 'row')}" for what, rows in found.items() if rows)
 
     def is_date(self, column: str) -> bool:
         """Whether a column holds dates; a few of its values are tried before all."""
