@@ -118,7 +118,7 @@ def column_uses(
     from h3gnn.tables.plan import TablePlan
     from h3gnn.tables.schema import Profile
 
-    graph, found = read_database(opened, schema, columns=kinds), {}
+    graph, found = read_database(opened, schema, columns=kinds), dict[str, list[dict[str, Any]]]()
     for name, table in schema.tables.items():
         plan, profile = graph.type(name).plan, Profile(name, opened.frame(name))
         columns = () if plan is None else plan.columns

@@ -438,7 +438,7 @@ class _Reader:
         if not len(texts) or texts.nunique() < NAMING * len(texts):
             return set()
         is_number = float(pd.to_numeric(texts, errors="coerce").notna().mean()) > 0.5
-        if is_number or texts.str.split().str.len().median() > WORDS_OF_NAME:
+        if is_number or texts.map(lambda one: len(one.split())).median() > WORDS_OF_NAME:
             return set()
         message = f"{table.name}: {' and '.join(columns)} names the rows, and is no feature where rows are "
         message += f"compared (--columns {table.name}.{columns[0]}=text makes it one)"

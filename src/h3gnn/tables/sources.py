@@ -390,8 +390,8 @@ def _open_folder(folder: Path) -> Source:
         raise InputError(message, code="source-is-no-tables")
     inner = folder / "db" if (folder / "db").is_dir() else folder  # RelBench
     files = sorted(one for one in inner.iterdir() if _is_table(one))
-    if not files and (others := databases_in(inner)):
-        message = f"{folder} holds no tables, but did you mean {shortened(others, 4, ' or ')}?"
+    if not files and (meant := databases_in(inner)):
+        message = f"{folder} holds no tables, but did you mean {shortened(meant, 4, ' or ')}?"
         raise InputError(message, code="source-is-no-tables")
     source = FileSource(str(folder), files)
     others = sorted(
