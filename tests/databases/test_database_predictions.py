@@ -12,7 +12,15 @@ import pandas as pd
 import pytest
 
 from h3gnn import H3GNN, Database
-from h3gnn.answers.learning import MEANS, SHARES, NodeColumns, NodeInputs, candidates
+from h3gnn.answers.learning import (
+    MEANS,
+    NEGLIGIBLE,
+    SHARES,
+    NodeColumns,
+    NodeInputs,
+    NodeModel,
+    candidates,
+)
 from h3gnn.answers.prediction import check_labels, predict_nodes
 from h3gnn.answers.scores import Scores, dominant, no_better
 from h3gnn.evaluation.heads import Target
@@ -133,9 +141,19 @@ def test_sources_of_columns_are_those_that_users_know() -> None:
     assert any(one.head.title.endswith("on means along paths") for one in heads)
     assert not any("own columns" in one.head.title for one in heads)
     found = predict_nodes(graph, embedding, asked.labels, asked.names, labelled_too=True, allow_leaks=True)
-    assert SHARES not in found.weights
     shares = [float(one) for one in re.findall(r": (\d\.\d\d)(?=[;.])", found.how)]
     assert sum(shares) == pytest.approx(1, abs=0.01 * len(shares))
+
+
+def test_shares_of_the_classes_are_no_head() -> None:
+    tables, schema = bank()
+    asked = Database(tables, schema=schema, model=MODEL).ask("loan.status", label_time="row")
+    inputs = NodeInputs.of(asked.model.graph_, asked.model.embedding_)
+    model = NodeModel(inputs, inputs.order, Target(asked.labels[inputs.order], 2))
+    weights = dict(zip([one.head.title for one in model.candidates], model.pool.weights, strict=True))
+    assert weights[SHARES] > NEGLIGIBLE  # the labels are random
+    assert SHARES not in model.weights()
+    assert len(model.weights()) == len(model.used) - 1
 
 
 # rows without a time of their own
