@@ -20,6 +20,7 @@ from h3gnn.answers.learning import (
     NodeInputs,
     NodeModel,
     candidates,
+    titles_of_parts,
 )
 from h3gnn.answers.prediction import check_labels, predict_nodes
 from h3gnn.answers.scores import Scores, dominant, no_better
@@ -134,6 +135,8 @@ def test_sources_of_columns_are_those_that_users_know() -> None:
     few = fraud(ratings(users=12)).view("verdicts", "fraud", label_time="now")
     assert few.path_columns is not None
     columns = NodeColumns.fit(few, np.random.default_rng(0).random((12, 4)).astype(np.float32)).columns
+    nothing = fraud(ratings()).view("verdicts", "fraud", label_time="row")  # of which no time is known
+    assert titles_of_parts(nothing)["own columns"] != "own columns"
     titles = {f"path {one}" for one in few.path_columns.titles}
     assert {one.source for one in columns if one.part == "own columns"} == titles
     inputs, target = NodeInputs.of(graph, embedding), Target(asked.labels, 2)

@@ -322,6 +322,8 @@ def titles_of_parts(graph: GraphLike) -> dict[str, str]:
     elif along is not None and along.are_features:
         structural = graph.num_features > sum(along.widths)
         titles[OWN] = f"{MEANS} and {STRUCTURE}" if structural else MEANS
+    elif graph.plan is None and graph.feature_names == ("constant",):
+        titles[OWN] = "a constant, without own columns"
     if graph.link_columns is not None and graph.link_columns.plan.joined:
         titles[LINKS] = "joined columns"
     return titles
