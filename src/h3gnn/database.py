@@ -600,7 +600,13 @@ class Database:
         """
         found = self.recommender(table, **options, named_users=() if users is None else users)
         rows = self.rows(found.user_type)
-        keys = found.user_ids if users is None else rows.find(found.user_ids, listed(users))
+        try:
+            keys = found.user_ids if users is None else rows.find(found.user_ids, listed(users))
+        except InputError as error:
+            if error.code != "unknown-node" or options.get("users") is not None:
+                raise
+            message = f"{error}; users of this recommender are {found.user_type}: choose others with --users"
+            raise InputError(message, code=error.code) from None
         ranked = rows.with_names(found.rank(keys, top), ("user",))
         return self.rows(found.item_type).with_names(ranked, ("item",))
 
