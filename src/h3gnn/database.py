@@ -131,6 +131,7 @@ class Database:
             storage.check_new_folder(self.folder)
         known = None
         if found is None or accept or schema:
+            source = found.source if source is None and found is not None else source
             if source is None:
                 where = f"{self.folder} holds no models yet: " if self.folder else ""
                 raise InputError(f"{where}name the tables (--tables SOURCE)", code="tables-missing")

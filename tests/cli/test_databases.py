@@ -96,7 +96,7 @@ def test_recommendations_as_json(shop: Path, models: Path) -> None:
 
 def test_answers_about_rows(shop: Path, models: Path) -> None:
     name = frame(shop, "customers")["name"][3]
-    found = call("similar", models, "customers", name, "--k", 2, "--json")
+    found = call("similar", models, "customers", name, "--k", 2, "--accept", "all", "--json")
     assert [row["node"] for row in found] == [1003, 1003]
     assert found[0]["name"] == name
     lines = frame(shop, "order_lines")
