@@ -15,11 +15,11 @@ import h3gnn
 
 PACKAGE = Path(__file__).parent.parent / "src" / "h3gnn"
 ROOT = {"__init__", "__main__", "classifier", "errors", "estimator", "inference", "preprocessing"}
-ROOT |= {"database", "resources", "settings"}
+ROOT |= {"database", "recommendations", "resources", "settings"}
 FILES = {"storage", "storage.atomic", "storage.schema"}
 """Modules that write and validate files; they import no other part of the package."""
 
-ABOVE = {"classifier", "cli", "database", "estimator", "experiments", "report"}
+ABOVE = {"classifier", "cli", "database", "estimator", "experiments", "recommendations", "report"}
 """Modules that use everything else."""
 FORBIDDEN = {
     "errors": {"*"},
@@ -43,6 +43,7 @@ FORBIDDEN = {
     "report": ABOVE - {"report"} | {"answers", "baselines", "encoder", "settings", "training"},
     "classifier": {"baselines", "cli", "database", "experiments", "report"},
     "database": {"baselines", "classifier", "cli", "experiments", "report"},
+    "recommendations": {"baselines", "classifier", "cli", "database", "experiments", "report"},
     "estimator": {"baselines", "classifier", "cli", "database", "evaluation", "experiments", "report"},
     "preprocessing": {*ABOVE, "answers", "baselines", "evaluation", "inference", "settings"},
     "inference": {*ABOVE, "baselines", "evaluation", "settings"},

@@ -11,8 +11,16 @@ import pytest
 from h3gnn.estimator import H3GNN
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.graph import Graph
-from h3gnn.graphs.paths import MOST_HOPS, PathFeatures, Reduction, hops_from, key_of
-from h3gnn.graphs.relational import NodeTable, Relation, RelationalGraph
+from h3gnn.graphs.relational import (
+    MOST_HOPS,
+    NodeTable,
+    PathFeatures,
+    Reduction,
+    Relation,
+    RelationalGraph,
+    hops_from,
+    key_of,
+)
 from h3gnn.graphs.structural import structural_features
 from h3gnn.graphs.type_view import type_view
 from tests.rejects import rejects

@@ -13,8 +13,7 @@ import pandas as pd
 import scipy.sparse as sp
 
 from h3gnn.errors import GraphError, InputError, counted, shortened
-from h3gnn.graphs.paths import Hop, hops_from
-from h3gnn.graphs.relational import RelationalGraph, Step
+from h3gnn.graphs.relational import Hop, RelationalGraph, Step, hops_from
 from h3gnn.tables.infer import Cells
 
 Integers = npt.NDArray[np.int64]

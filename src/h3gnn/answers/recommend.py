@@ -29,8 +29,7 @@ from h3gnn.answers.recommender import (
 )
 from h3gnn.errors import GraphError, InputError, shortened
 from h3gnn.evaluation.ranking import FOLDS, Trials, measure_names, standardize
-from h3gnn.graphs.paths import PathFeatures, reduced
-from h3gnn.graphs.relational import UNKNOWN_TIME, Relation, RelationalGraph
+from h3gnn.graphs.relational import UNKNOWN_TIME, PathFeatures, Relation, RelationalGraph, reduced
 from h3gnn.graphs.type_view import path_columns
 
 Floats = npt.NDArray[np.float32]

@@ -25,8 +25,7 @@ from h3gnn.baselines.layers import Features
 from h3gnn.baselines.supervised import BestEpochs
 from h3gnn.errors import InputError
 from h3gnn.graphs.joins import joined_columns
-from h3gnn.graphs.paths import PathFeatures, reduced, scaled
-from h3gnn.graphs.relational import Integers, NodeTable, RelationalGraph
+from h3gnn.graphs.relational import Integers, NodeTable, PathFeatures, RelationalGraph, reduced, scaled
 from h3gnn.graphs.scaling import torch_features
 from h3gnn.resources import one_thread
 

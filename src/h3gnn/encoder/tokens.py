@@ -346,8 +346,8 @@ class PathTokens(nn.Module):
     .. math:: H^{(p)}(v) = \sigma\big((m_p(v) + b_p)\, W_p\big), \qquad
         m_p = \bar A_{r_1} \cdots \bar A_{r_k} X_{\tau(p)}
 
-    The means :math:`m_p` along the path are inputs (`graphs.paths`); :math:`b_p` is 0 at first, and stands
-    alone where a path is hidden from the student.
+    The means :math:`m_p` along the path are inputs (`graphs.relational`); :math:`b_p` is 0 at first, and
+    stands alone where a path is hidden from the student.
 
     Args:
         models: number of models.

@@ -30,8 +30,7 @@ from h3gnn.evaluation.decisions import Rule
 from h3gnn.evaluation.heads import Basis, Floats, Head, LinearHead, Pool, Rows, Target, TreeHead
 from h3gnn.evaluation.propagation import PropagationHead, correct_and_smooth
 from h3gnn.graphs.graph import Graph, canonical_graph, first_splits, with_hash, with_splits
-from h3gnn.graphs.paths import PathFeatures
-from h3gnn.graphs.relational import RelationalGraph
+from h3gnn.graphs.relational import PathFeatures, RelationalGraph
 from h3gnn.graphs.type_view import uses_row_times
 from h3gnn.tables.database import Predicted
 

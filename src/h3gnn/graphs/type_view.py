@@ -18,9 +18,19 @@ import torch
 from h3gnn.errors import GraphError, check_choice, counted, shortened
 from h3gnn.graphs.graph import MASKS, Graph, with_hash
 from h3gnn.graphs.joins import JoinPlan, joined_columns
-from h3gnn.graphs.paths import MOST_HOPS, MOST_PATHS, WIDE, Path, PathFeatures, key_of
 from h3gnn.graphs.provenance import Repair
-from h3gnn.graphs.relational import UNKNOWN_TIME, NodeTable, RelationalGraph, Step
+from h3gnn.graphs.relational import (
+    MOST_HOPS,
+    MOST_PATHS,
+    UNKNOWN_TIME,
+    WIDE,
+    NodeTable,
+    Path,
+    PathFeatures,
+    RelationalGraph,
+    Step,
+    key_of,
+)
 from h3gnn.graphs.structural import build_graph, structural_features
 from h3gnn.graphs.targets import AUTO, read_labels
 from h3gnn.tables.infer import Cells
