@@ -192,7 +192,7 @@ LESSONS = {
     "demo": "Fit the built-in graph and compare with raw features and an untrained encoder.",
     "fit": "h3gnn fit --edges edges.csv --features features.csv --out run/",
     "embed": "Write the embeddings of a saved model",
-    "inspect": "Show size, degrees and homophily of a graph",
+    "inspect": "Show a graph (size, homophily, encoding of columns)",
     "datasets": "List the benchmark graphs",
     "download": "h3gnn download bitcoin-otc --out bitcoin/",
 }
