@@ -5,7 +5,7 @@ Maps are t-SNE (with landmarks for many nodes), UMAP or PCA.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -38,10 +38,17 @@ def kmeans_clusters(
     The embedding is not standardised: its distances are those that training produced. The first centres are
     drawn in an order of the rows that follows from their values.
     """
+    return kmeans_runs(embedding, [(clusters, seed)], n_init=n_init)[0]
+
+
+def kmeans_runs(
+    embedding: npt.ArrayLike | Tensor, runs: Iterable[tuple[int, int]], *, n_init: int = 10
+) -> list[Labels]:
+    """Return what `kmeans_clusters` finds for each number of clusters and seed."""
     rows = compact(embedding)
     order = row_order(rows)
-    found = lloyd_clusters(rows[order], clusters, n_init, seed)
-    return found[order.argsort()].cpu().numpy()
+    rows, back = rows[order], order.argsort()
+    return [lloyd_clusters(rows, clusters, n_init, seed)[back].cpu().numpy() for clusters, seed in runs]
 
 
 def row_order(rows: Tensor) -> Tensor:
@@ -115,7 +122,8 @@ def cluster_scores(
     known = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels, dtype=np.int64)
     rows = compact(embedding)
     count = clusters or int(np.unique(known[known >= 0]).size)
-    runs = [compare_clusters(kmeans_clusters(rows, count, n_init=n_init, seed=seed), known) for seed in seeds]
+    found = kmeans_runs(rows, [(count, seed) for seed in seeds], n_init=n_init)
+    runs = [compare_clusters(one, known) for one in found]
     return {name: [run[name] for run in runs] for name in MEASURES}
 
 
@@ -190,7 +198,8 @@ def pick_clusters(
     """
     rows = compact(embedding)
     tried = counts or range(2, max(3, min(most + 1, len(rows))))
-    found = {count: kmeans_clusters(rows, count, n_init=n_init, seed=seed) for count in tried}
+    runs = kmeans_runs(rows, [(count, seed) for count in tried], n_init=n_init)
+    found = dict(zip(tried, runs, strict=True))
     measured = dict(zip(found, silhouettes(rows, list(found.values()), seed=seed), strict=True))
     best = max(measured, key=lambda count: np.nan_to_num(measured[count], nan=-2.0))
     _, place, sizes = np.unique(found[best], return_inverse=True, return_counts=True)

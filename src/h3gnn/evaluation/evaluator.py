@@ -18,7 +18,13 @@ from torch import Tensor
 
 from h3gnn.errors import InputError
 from h3gnn.evaluation import protocols
-from h3gnn.evaluation.clustering import MEASURES, cluster_scores, clustering_accuracy, kmeans_clusters
+from h3gnn.evaluation.clustering import (
+    MEASURES,
+    cluster_scores,
+    clustering_accuracy,
+    kmeans_clusters,
+    kmeans_runs,
+)
 from h3gnn.evaluation.metrics import is_known
 from h3gnn.evaluation.probe import (
     as_rows,
@@ -329,7 +335,7 @@ def cluster_agreement(clusters: int, runs: int = 4) -> Criterion:
         from sklearn.metrics import adjusted_rand_score
 
         rows = standardise(embedding)
-        found = [kmeans_clusters(rows, clusters, n_init=1, seed=seed) for seed in range(runs)]
+        found = kmeans_runs(rows, [(clusters, seed) for seed in range(runs)], n_init=1)
         agreement = np.mean([adjusted_rand_score(a, b) for a, b in combinations(found, 2)])
         sizes = np.mean([np.sort(np.bincount(one, minlength=clusters)) for one in found], axis=0)
         shares = sizes[sizes > 0] / sizes.sum()

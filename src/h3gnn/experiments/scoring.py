@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from h3gnn.evaluation import metrics as measures
-from h3gnn.evaluation.clustering import cluster_scores, kmeans_clusters, pick_clusters, silhouettes
+from h3gnn.evaluation.clustering import (
+    cluster_scores,
+    kmeans_clusters,
+    kmeans_runs,
+    pick_clusters,
+    silhouettes,
+)
 from h3gnn.evaluation.probe import probe_candidates, projection_basis
 from h3gnn.evaluation.protocols import VALIDATION
 from h3gnn.graphs.graph import Graph
@@ -226,7 +232,7 @@ def score_without_labels(
     def score(name: str) -> RepresentationScores:
         watch(name)
         rows = embeddings[name][_spaced(len(clusters), CLUSTERED)]
-        found = [kmeans_clusters(rows, count, n_init=n_init, seed=seed) for seed in SEEDS]
+        found = kmeans_runs(rows, [(count, seed) for seed in SEEDS], n_init=n_init)
         return RepresentationScores(name, None, {"silhouette": np.array(silhouettes(rows, found))})
 
     rows = map_in_threads(score, embeddings, _work_size(len(clusters)))
