@@ -242,8 +242,8 @@ def _print_recommended(table: pd.DataFrame, scores: dict[str, Any], options: dic
     used = {"users": scores["user"], "items": scores["item"]} | {
         key: one for key, one in options.items() if key in ("weight", "at_least")
     }
-    said = ", ".join(f"{key.replace('_', ' ')} {one}" for key, one in used.items())
-    typer.echo(f"{options['table']}: {said}")
+    given = ", ".join(f"{key.replace('_', ' ')} {one}" for key, one in used.items())
+    typer.echo(f"{options['table']}: {given}")
     first = str(table.columns[0])
     for key, rows in list(table.groupby(first, sort=False))[:MOST_SHOWN]:
         name = f" {rows[f'{first}_name'].iloc[0]}" if f"{first}_name" in rows else ""

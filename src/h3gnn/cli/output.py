@@ -102,16 +102,16 @@ def stages(*, spoken: bool = False) -> Iterator[Stage]:
 
     With `spoken`, each step, and each fifth of the whole, is also a line where there is no terminal.
     """
-    said = set[tuple[str, int]]()
+    printed = set[tuple[str, int]]()
     with progress() as add_bar:
         bar = add_bar("", 1.0)
 
         def show_stage(words: str, share: float) -> None:
             bar(completed=share, description=words)
             step = words, int(5 * share)
-            if spoken and step not in said and not sys.stderr.isatty():
+            if spoken and step not in printed and not sys.stderr.isatty():
                 say(f"{words} … {share:.0%}")
-            said.add(step)
+            printed.add(step)
 
         yield show_stage
         bar(completed=1.0, description="done")

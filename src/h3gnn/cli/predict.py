@@ -129,9 +129,9 @@ def predict(
         summary = found.as_dict() | {"out": str(out), "repairs": [one.as_dict() for one in drift]}
         echo_json(summary | {"graph": model.graph_.provenance.as_dict(), **made_with()})
         return
-    said = {one.message for one in drift}
-    said |= {one.message for one in model.graph_.provenance.repairs} if found_run.is_new else set()
-    for note in (one for one in found.notes if one not in said):
+    printed = {one.message for one in drift}
+    printed |= {one.message for one in model.graph_.provenance.repairs} if found_run.is_new else set()
+    for note in (one for one in found.notes if one not in printed):
         say(f"note: {note}")
     _report(found, "nodes" if asked is None else "rows", short=new_tables is not None)
     echo_written(out)

@@ -121,11 +121,12 @@ class OpenedTables(Source):
         if isinstance(given, str | Path):
             given = read_schema(Path(given))[0]
         known = infer_schema(self) if given is None else check_schema(given, self)
-        return (
-            known
-            if accept is None
-            else accept_questions(known, accept(known) if callable(accept) else accept)
-        )
+        if unread := [one for one in self.views if one not in known.tables]:
+            note = f"{self.name}: views are read if a schema file names them: {shortened(unread, 6)}"
+            self.notes += [note] if note not in self.notes else []
+        if accept is None:
+            return known
+        return accept_questions(known, accept(known) if callable(accept) else accept)
 
     def frame(self, table: str) -> pd.DataFrame:
         """Return the rows of a table."""

@@ -306,9 +306,6 @@ class DatabaseSource(Source):
             super().__init__(name, tables)
             self.declared = {table: engine.declared(run, table) for table in tables}
             self.views = tuple(str(row[0]) for row in run(engine.list_views)[1])
-        if self.views:
-            note = f"{name}: views are read if a schema file names them: {shortened(self.views, 6)}"
-            self.notes.append(note)
 
     def frame(self, table: str) -> pd.DataFrame:
         """Read all rows of a table or view."""

@@ -79,8 +79,8 @@ function scaleLegend(property) {
 
 function listenToSearch(input, list, data, go) {
   const folded = data.ids.map((id) => id.toLowerCase());
-  const told = [{ words: data.names }, ...data.texts], known = data.names.length + data.texts.length;
-  const texts = known ? data.ids.map((_, node) => told.map(({ words }) => words[node]).filter(Boolean).join(" · ")) : [];
+  const searched = [{ words: data.names }, ...data.texts], known = data.names.length + data.texts.length;
+  const texts = known ? data.ids.map((_, node) => searched.map(({ words }) => words[node]).filter(Boolean).join(" · ")) : [];
   const foldedTexts = texts.map((words) => words.toLowerCase());
   let active = -1, found = [];
   const close = () => { list.hidden = true; active = -1; input.setAttribute("aria-expanded", "false"); input.removeAttribute("aria-activedescendant"); };
