@@ -109,7 +109,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def clipped(text: str, most: int = 80) -> str:
-    """Return a text with at most so many letters; a longer one ends with "…"."""
+    """Return a text with at most `most` characters; a longer one ends with "…"."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

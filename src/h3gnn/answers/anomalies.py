@@ -133,8 +133,7 @@ def _columns(graph: Graph) -> Iterator[_Column]:
                 if feature.role == COMPONENT:
                     continue
                 fitted, kind = feature.column.fitted, feature.column.kind
-                is_value = feature.role == VALUE and isinstance(fitted, NumberEncoder)
-                scale = fitted if is_value and isinstance(fitted, NumberEncoder) else None
+                scale = fitted if feature.role == VALUE and isinstance(fitted, NumberEncoder) else None
                 kind = kind if scale is not None or fitted is None else "indicator"
             values = stored[:, at].numpy() if matrix is None else matrix[:, [at]].toarray().ravel()
             yield _Column(name, values.astype(np.float64), scale, kind)

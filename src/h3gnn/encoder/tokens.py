@@ -347,7 +347,7 @@ class PathTokens(nn.Module):
         m_p = \bar A_{r_1} \cdots \bar A_{r_k} X_{\tau(p)}
 
     The means :math:`m_p` along the path are inputs (`graphs.relational`); :math:`b_p` is 0 at first, and
-    stands alone where a path is hidden from the student.
+    is the whole token where a path is hidden from the student.
 
     Args:
         models: number of models.

@@ -81,10 +81,8 @@ def _undone(scaled: Floats, encoder: Any) -> Floats:
     """Return the numbers that an encoder scaled, rounded to the precision of float32."""
     if not isinstance(encoder, NumberEncoder) or not len(scaled):
         return scaled
-    values = scaled * encoder.scale + encoder.mean
+    values = encoder.decode(scaled)
     error = float(np.abs(scaled).max()) * encoder.scale * 2.0**-22
-    if encoder.log:
-        values = np.sign(values) * np.expm1(np.abs(values))
     if isinstance(encoder, DateEncoder) or error == 0:
         return values
     step = 10.0 ** np.ceil(np.log10(error * (1 + np.abs(values) if encoder.log else np.ones(1))))

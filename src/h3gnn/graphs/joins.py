@@ -255,12 +255,6 @@ class _Joins:
             )
             yield Repair("rows-without-own-time", message, fields=tuple(names))
 
-    def _is_used(self, path: JoinPath, links: int) -> bool:
-        """Whether a path is short enough, or, with a plan, leads to its columns."""
-        if self.wanted is not None:
-            return any(one.startswith(path.title) for one in self.wanted)
-        return path.links <= links or not path.several
-
     def _extended(self, path: JoinPath, step: Step) -> JoinPath | None:
         """Return a path with one more step, or None if it would lead back or be too long."""
         last = path.steps[-1] if path.steps else None

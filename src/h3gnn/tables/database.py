@@ -40,7 +40,8 @@ from h3gnn.tables.schema import (
 from h3gnn.tables.sources import Source, open_source
 
 NAMING, WORDS_OF_NAME = 0.9, 4
-"""Texts name rows if at least this share of them is distinct, in at most so many words (median)."""
+"""Texts name rows if at least this share of them is distinct, and their median has at most
+this number of words."""
 Accept = str | Sequence[int] | Callable[[Schema], Sequence[int]]
 """Questions of a schema to accept: "1,3", "all", numbers, or a function that returns numbers."""
 
