@@ -11,11 +11,13 @@ import math
 import os
 import re
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from itertools import count as counted
 from typing import Any, cast
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -26,12 +28,13 @@ from torch.distributed.rendezvous import rendezvous
 from h3gnn.encoder.encode import GraphRows, gather_rows
 from h3gnn.encoder.sparse import csr_tensor
 from h3gnn.encoder.support import Support
-from h3gnn.errors import STOPPING, RankLostError
+from h3gnn.errors import STOPPING, InputError, RankLostError
 from h3gnn.training.sampling import NodeIds
 
 PATIENCE_SECONDS = 600
 """Timeout for messages between processes; `H3GNN_RANK_TIMEOUT` overrides it."""
-_fits = counted()
+REPORTING_SECONDS = 3.0
+"""Time for the store to say which process reports; it does not answer over a link that is down."""
 
 
 class Ranks:
@@ -136,17 +139,21 @@ class ProcessGroup(Ranks):
         except RankLostError:  # raised by `stop` while this process waited
             raise
         except RuntimeError as error:
-            reason = re.sub(r"^\[[^\]]*\]", "", " ".join(str(error).split())).strip()[:100]
-            raise RankLostError(self._message(f"another process does not answer ({reason})")) from None
+            message = self._message(f"another process does not answer ({_reason(error)})")
+            raise RankLostError(message) from None
 
     def _message(self, reason: str) -> str:
         """Return the error message; empty where another surviving process already reports it."""
-        mine = str(self.rank)
-        try:  # idempotent, since two threads of one process may report
-            first: str = self._store.compare_set("h3gnn/reporting-rank", "", mine).decode()
-        except RuntimeError:
-            first = mine
-        if first != mine:
+        first = [str(self.rank)]
+
+        def ask() -> None:
+            with suppress(RuntimeError):  # idempotent, since two threads of one process may report
+                first.append(self._store.compare_set("h3gnn/reporting-rank", "", first[0]).decode())
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(REPORTING_SECONDS)
+        if first[-1] != first[0]:
             return ""
         return f"rank {self.rank} of {self.size} stops: {reason}; the job ends without a result"
 
@@ -156,37 +163,126 @@ class ProcessGroup(Ranks):
 
 
 def is_distributed() -> bool:
-    """Return whether torchrun started this process as one of several."""
+    """Return whether this process is one of several: of a process group, or of those that torchrun starts."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size() > 1
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
 @contextmanager
 def process_group(device: torch.device) -> Iterator[Ranks]:
-    """Join the other processes while the block runs, if torchrun started several."""
+    """Join the other processes while the block runs, if there are any.
+
+    A process group that exists, as under Ray Train, is used and kept.
+    """
     if not is_distributed():
         yield Ranks()
         return
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     wait = timedelta(seconds=float(os.environ.get("H3GNN_RANK_TIMEOUT", PATIENCE_SECONDS)))
-    found, rank, size = next(rendezvous("env://", timeout=wait))
-    # an earlier fit of this process may have left keys in the store
-    store = dist.PrefixStore(f"h3gnn-{next(_fits)}", found)  # type: ignore[attr-defined]
     backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
-    group = ProcessGroup(store, device)
-    second = dist.new_group(backend="gloo", timeout=wait)
-    group.prefetching = ProcessGroup(store, torch.device("cpu"), second)
+    joined = not dist.is_initialized()
+    with _reporting_failed_join():
+        store = _join(backend, wait) if joined else dist.distributed_c10d._get_default_store()
+        own = None if joined else dist.new_group(backend=backend, timeout=wait)  # the default may be in use
+        if not joined:
+            name = ProcessGroup(store, device, own).broadcast_int(uuid4().int >> 65)
+            store = dist.PrefixStore(f"h3gnn-{name}", store)  # type: ignore[attr-defined]
+        group, second = ProcessGroup(store, device, own), dist.new_group(backend="gloo", timeout=wait)
+        group.prefetching = ProcessGroup(store, torch.device("cpu"), second)
+    try:
+        with _stopping_on_signals(group):
+            yield group
+    except InputError:
+        _leave(joined, own, second)
+        raise
+    _leave(joined, own, second)
+
+
+def _leave(joined: bool, *groups: Any) -> None:
+    """Destroy what `process_group` made; after a lost process, others may still use it."""
+    for group in [None] if joined else groups:
+        dist.destroy_process_group(group)
+
+
+@contextmanager
+def _stopping_on_signals(group: ProcessGroup) -> Iterator[None]:
+    """Let SIGTERM and SIGHUP stop the group; outside the main thread Python allows no handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = {number: signal.getsignal(number) for number in STOPPING if number != signal.SIGINT}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, group.stop)
     try:
-        yield group
-        dist.destroy_process_group()
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _reporting_failed_join() -> Iterator[None]:
+    try:
+        yield
+    except RankLostError:
+        raise
+    except (RuntimeError, ValueError) as error:
+        where = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
+        raise RankLostError(
+            f"rank {os.environ.get('RANK', '?')} of {os.environ.get('WORLD_SIZE', '?')} cannot join the "
+            f"other processes at {where} ({_reason(error)}): start all of them within the timeout "
+            "(H3GNN_RANK_TIMEOUT, in seconds), let the hosts reach each other on all ports, and name the "
+            "network interface if a host has several (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)"
+        ) from None
+
+
+def _reason(error: Exception) -> str:
+    """Return the first words of an error of torch, without its place in the source."""
+    return re.sub(r"^\[[^\]]*\]", "", " ".join(str(error).split())).strip()[:100]
+
+
+def _join(backend: str, wait: timedelta) -> Any:
+    """Initialize the default process group; return its store."""
+    found, rank, size = next(rendezvous("env://", timeout=wait))
+    name = _name_of_attempt(found, rank, size, wait.total_seconds())
+    store = dist.PrefixStore(name, found)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
+    return store
+
+
+def _name_of_attempt(store: Any, rank: int, size: int, seconds: float) -> str:
+    """Return a name for the keys of this attempt, on which its processes agree.
+
+    torchrun keeps one store over all restarts, and its hosts may count these differently. So rank 0 draws a
+    name, and each process waits until rank 0 lists its own random token under it: what an earlier attempt
+    left in the store lists other tokens.
+    """
+    token, pause, end = uuid4().hex, 0.01, time.monotonic() + seconds
+    name, answered = f"h3gnn-{token}", ""
+    if rank == 0:
+        store.set("h3gnn/attempt", name)
+    while True:
+        if rank == 0:
+            missing = [other for other in range(1, size) if not store.check([f"{name}/{other}"])]
+            if not missing:
+                tokens = b" ".join(store.get(f"{name}/{other}") for other in range(1, size))
+                store.set(f"{name}/joined", tokens)
+                return name
+        elif store.check(["h3gnn/attempt"]):
+            name = store.get("h3gnn/attempt").decode()
+            if name != answered:
+                store.set(f"{name}/{rank}", token)
+                answered = name
+            if store.check([f"{name}/joined"]) and token in store.get(f"{name}/joined").decode().split():
+                return name
+        if time.monotonic() > end:
+            absent = f"rank {', '.join(map(str, missing[:8]))}" if rank == 0 else "rank 0"
+            raise RuntimeError(f"{absent} did not join within {seconds:g} s")
+        time.sleep(pause)
+        pause = min(2 * pause, 0.5)
 
 
 class RowRequest:
