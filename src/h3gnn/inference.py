@@ -56,8 +56,9 @@ from h3gnn.training.models import files_in
 from h3gnn.training.resources import physical_memory
 
 Array = npt.NDArray[np.float32]
-CHUNK = 16_384
-"""Nodes embedded at a time where memory is limited."""
+CHUNK, SMALL_CHUNK, SMALL_COLUMNS = 16_384, 2_048, 256
+"""Nodes embedded at a time where memory is limited; and, of a graph in memory, nodes and columns."""
+CPU = torch.device("cpu")
 TOLERANCE, MAX_STEPS = 1e-6, 2000
 """Relative change of a smoothing step at which the iteration ends, and the largest number of steps."""
 
@@ -166,6 +167,7 @@ class ChunkedEmbedding:
     smoother: Smoother
     fill_blocks: Callable[..., None] | None = None
     reduction: ColumnReduction | None = None
+    in_memory: bool = False  # no array is in a file, and temporary ones are small
 
     def chunks(self) -> Iterator[Array]:
         """Yield the embedding in chunks of nodes."""
@@ -186,8 +188,10 @@ class ChunkedEmbedding:
                 rows[first : first + len(piece), : self.models_width] = piece
                 first += len(piece)
             step = max(1, self.budget // (32 * self.nodes))
-            for first in range(0, self.models_width, step):
-                columns = slice(first, min(first + step, self.models_width))
+            step = min(step, SMALL_COLUMNS) if self.in_memory else step
+            changed = self.models_width if self.scale is not None or self.smoother.strength else 0
+            for first in range(0, changed, step):
+                columns = slice(first, min(first + step, changed))
                 part = rows[:, columns]
                 part.copy_(self.smoother(part.clone() if self.scale is None else self.scale(part, columns)))
             if self.fill_blocks is not None:
@@ -205,7 +209,8 @@ class ChunkedEmbedding:
     @contextmanager
     def _allocator(self) -> Iterator[Allocate | None]:
         with tempfile.TemporaryDirectory(prefix="h3gnn-") as folder:
-            yield files_in(Path(folder)) if 4 * self.nodes * self.width > self.budget // 2 else None
+            large = not self.in_memory and 4 * self.nodes * self.width > self.budget // 2
+            yield files_in(Path(folder)) if large else None
 
 
 @dataclass(eq=False)
@@ -286,16 +291,17 @@ class FittedEncoder:
 
     def embed_fitted(self) -> Array:
         """Return the embedding of the fitted graph `[nodes, D]`, and learn its columns' scale."""
-        return _as_array(self._reduced(self.embed_full()))
+        if self._on_gpu:
+            return _as_array(self._reduced(self.embed_full()))
+        with self.in_chunks().rows() as rows:
+            return rows
 
     def embed_full(self) -> Tensor:
         """Return the embedding of the fitted graph before its columns are reduced."""
-        if self.memory is None and self.settings["batch_size"] is None:
-            encoded = self._embed(self._on_device(self.prepared))
-        else:
-            chunks = self._layers(self.prepared.rows()).chunks(with_tokens=self.settings["concat_tokens"])
-            encoded = torch.cat(list(chunks), dim=1).cpu()
-        rows = concat_models(encoded)
+        if not self._on_gpu:
+            with replace(self.in_chunks(), reduction=None).rows() as found:
+                return torch.from_numpy(found)
+        rows = concat_models(self._embed(self._on_device(self.prepared)))
         self.columns = ColumnScaler.fit(rows) if self.standardizes else None
         rows = self.smoother(self.graph, rows.device)(self._scaled(rows))
         return self._with_blocks(rows, self.prepared, learn=True)
@@ -314,6 +320,10 @@ class FittedEncoder:
     def embed_with(self, graph: Graph, support: Support, edge_weights: Tensor) -> Array:
         """Return the embedding of another graph with given edge weights `[models, entries]`."""
         prepared = PreparedGraph(graph, self.prepared.scaler, support)
+        if self.device.type == "cpu":
+            chunked = self._chunked(graph, self._on_device(prepared), edge_weights, self._fitted_scale)
+            with chunked.rows() as found:
+                return found
         rows = concat_models(self._embed(self._on_device(prepared), edge_weights.to(self.device)))
         rows = self.smoother(graph, self.device)(self._scaled(rows))
         return _as_array(self._reduced(self._with_blocks(rows, prepared)))
@@ -380,25 +390,49 @@ class FittedEncoder:
 
     def in_chunks(self, graph: GraphLike | None = None) -> ChunkedEmbedding:
         """Return the embedding of the fitted graph, or of another one on disk, computed in chunks."""
-        if graph is None or graph.provenance.sha256 == self.graph.provenance.sha256:
-            graph, rows, weights, scale = self.graph, self.prepared.rows(), None, _own_scale
-        else:
-            (rows, weights), scale = self._prepare_other(graph), self._fitted_scale
+        if graph is not None and graph.provenance.sha256 != self.graph.provenance.sha256:
+            return self._chunked(graph, *self._prepare_other(graph), self._fitted_scale)
+        bounded = self.memory is not None or self.settings["batch_size"] is not None
+        whole = self.graph.in_memory and self.device.type == "cpu" and not bounded
+        rows = self._on_device(self.prepared) if whole else self.prepared.rows()
+        return self._chunked(self.graph, rows, None, self._own_scale(), own=True)
+
+    def _chunked(
+        self,
+        graph: GraphLike,
+        rows: GraphRows,
+        weights: Tensor | None,
+        scale: Callable[[Tensor, slice], Tensor],
+        *,
+        own: bool = False,
+    ) -> ChunkedEmbedding:
+        """Return the embedding of a graph, computed in chunks; `own` learns the lengths of its blocks."""
+        chunk = SMALL_CHUNK if rows.features is not None else CHUNK
+        chunk = min(chunk, SMALL_CHUNK) if graph.in_memory else chunk
 
         def encode(allocate: Allocate | None) -> Iterator[Tensor]:
-            layers = self._layers(rows, weights, allocate)
+            encoder = self.encoder.to(self.device).eval()
+            layers = LayerwiseEncoder(encoder, rows, weights, chunk, allocate)
             yield from map(concat_models, layers.chunks(with_tokens=self.settings["concat_tokens"]))
 
-        budget = physical_memory() if self.memory is None else self.memory
-        scaled = scale if self.standardizes else None
-        fill = None
-        if self.blocks is not None:
-            prepared = PreparedGraph(graph, self.prepared.scaler, self.prepared.support)
-            own = graph is self.graph
-            order = None if own else fitted_order(self.graph, graph)
-            fill = partial(self._fill_blocks, graph=graph, rows=prepared.rows(order), learn=own)
-        sizes = graph.num_nodes, self.models_width, self.full_width
-        return ChunkedEmbedding(encode, *sizes, budget, scaled, self.smoother(graph), fill, self.reduction)
+        return ChunkedEmbedding(
+            encode,
+            graph.num_nodes,
+            self.models_width,
+            self.full_width,
+            physical_memory() if self.memory is None else self.memory,
+            scale if self.standardizes else None,
+            self.smoother(graph, CPU),
+            None if self.blocks is None else partial(self._fill_blocks, graph=graph, rows=rows, learn=own),
+            self.reduction,
+            graph.in_memory,
+        )
+
+    @property
+    def _on_gpu(self) -> bool:
+        """Whether the embedding of the fitted graph is computed as a whole on a GPU."""
+        whole = self.memory is None and self.settings["batch_size"] is None
+        return whole and self.graph.in_memory and self.device.type != "cpu"
 
     def smoother(self, graph: GraphLike, device: torch.device | None = None) -> Smoother:
         """Return the smoothing of embeddings of a graph."""
@@ -479,11 +513,6 @@ class FittedEncoder:
         encoder = self.encoder.to(self.device)
         return embed_models(encoder, graph, edge_weights, with_tokens=self.settings["concat_tokens"])
 
-    def _layers(
-        self, rows: GraphRows, weights: Tensor | None = None, allocate: Allocate | None = None
-    ) -> LayerwiseEncoder:
-        return LayerwiseEncoder(self.encoder.to(self.device).eval(), rows, weights, CHUNK, allocate)
-
     def _prepare_other(self, graph: GraphLike) -> tuple[GraphRows, Tensor | None]:
         """Return another graph on disk, and its edge weights if they are learned."""
         check_same_features(self.graph, graph)
@@ -511,6 +540,20 @@ class FittedEncoder:
             self.columns = ColumnScaler.from_moments(sums.mean, sums.squares / sums.rows)
         return self.columns
 
+    def _own_scale(self) -> Callable[[Tensor, slice], Tensor]:
+        """Return the standardization of columns by their own mean and variance, which are learned."""
+        width = self.models_width
+        learned = ColumnScaler(torch.zeros(width), torch.ones(width))
+
+        def scale(rows: Tensor, columns: slice) -> Tensor:
+            fitted = ColumnScaler.fit(rows)
+            learned.mean[columns], learned.spread[columns] = fitted.mean, fitted.spread
+            if columns.stop == width:
+                self.columns = learned
+            return fitted(rows)
+
+        return scale
+
     def _fitted_scale(self, rows: Tensor, columns: slice) -> Tensor:
         fitted = self._fitted_columns()
         assert fitted is not None
@@ -537,11 +580,6 @@ class FittedEncoder:
 def _kinds_of_links(graph: GraphLike) -> tuple[Any, ...]:
     paths = graph.path_columns
     return graph.relation_names, None if paths is None else (paths.titles, paths.widths)
-
-
-def _own_scale(rows: Tensor, columns: slice) -> Tensor:
-    """Standardize columns by their own mean and variance."""
-    return ColumnScaler.fit(rows)(rows)
 
 
 def fields_of(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

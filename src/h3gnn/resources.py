@@ -30,6 +30,8 @@ CGROUP = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
+MMAP_THRESHOLD, _RETAINING = -3, list[Any]()
+"""The number of a setting of malloc, and the C library once it retains its heap."""
 SMALL_GRAPH = 5_000
 """Up to this number of nodes, items run in parallel with one thread each; their products are small."""
 
@@ -98,10 +100,17 @@ def retain_heap() -> None:
 
     libc = ctypes.CDLL(None)
     if hasattr(libc, "gnu_get_libc_version"):
-        trim_threshold, mmap_threshold, arena_max = -1, -3, -8  # as malloc.h numbers them
+        trim_threshold, arena_max = -1, -8  # as malloc.h numbers them
         libc.mallopt(arena_max, 1)
-        libc.mallopt(mmap_threshold, 2**30)
+        libc.mallopt(MMAP_THRESHOLD, 2**30)
         libc.mallopt(trim_threshold, -1)
+        _RETAINING.append(libc)
+
+
+def return_large_blocks() -> None:
+    """Let blocks over 32 MB be returned after `retain_heap`: kept ones of a large graph double its memory."""
+    for libc in _RETAINING:
+        libc.mallopt(MMAP_THRESHOLD, 2**25)
 
 
 @contextmanager

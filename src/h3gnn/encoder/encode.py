@@ -51,8 +51,8 @@ class GraphRows:
 
     def rows(self, first: int, last: int, device: torch.device) -> FeatureMatrix:
         """Return the features of a range of nodes."""
-        if self.features is not None and (first, last) == (0, self.support.nodes):
-            return self.features
+        if self.features is not None:
+            return self.features.rows(first, last)
         return FeatureMatrix.as_stored(self.read(torch.arange(first, last)).to(device))
 
 

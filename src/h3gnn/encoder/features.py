@@ -60,16 +60,16 @@ class FeatureMatrix:
         """The features as a dense tensor."""
         return self._matrix.to_dense()
 
-    def first(self, rows: int) -> FeatureMatrix:
-        """Return the first rows."""
-        if rows == self.shape[0]:
+    def rows(self, first: int, last: int) -> FeatureMatrix:
+        """Return a range of rows."""
+        if (first, last) == (0, self.shape[0]):
             return self
         if self.storage == "dense":
-            return FeatureMatrix(self._matrix[:rows], "dense")
-        crow = self._matrix.crow_indices()[: rows + 1]
-        last = int(crow[-1])
-        cols, values = self._matrix.col_indices()[:last], self._matrix.values()[:last]
-        return FeatureMatrix(csr_tensor(crow, cols, values, (rows, self.shape[1])), "csr")
+            return FeatureMatrix(self._matrix[first:last], "dense")
+        crow = self._matrix.crow_indices()[first : last + 1]
+        begin, end = int(crow[0]), int(crow[-1])
+        cols, values = self._matrix.col_indices()[begin:end], self._matrix.values()[begin:end]
+        return FeatureMatrix(csr_tensor(crow - begin, cols, values, (last - first, self.shape[1])), "csr")
 
     def product(self, weight: Tensor) -> Tensor:
         """Return `X @ weight` for every model, `[models, in, out]` to `[models, nodes, out]`."""

@@ -191,7 +191,7 @@ class InputProjection(nn.Module):
         pieces = torch.split(weight, [own, *others], dim=2)
         made: list[Projected | Unprojected] = []
         for place, (reach, piece) in enumerate(zip(self.reaches, pieces, strict=True)):
-            features = part.features.first(part.counts[reach])
+            features = part.features.rows(0, part.counts[reach])
             is_hop = 0 < place <= self.hops
             can_sum = is_hop and features.storage == "dense" and not features.requires_grad
             if can_sum and part.blocks[reach - 1].sum_first(*piece.shape[1:]):

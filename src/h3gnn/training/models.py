@@ -17,7 +17,7 @@ from torch import Tensor
 from h3gnn.encoder.encode import Allocate
 from h3gnn.encoder.stack import EncoderStack, per_model
 from h3gnn.encoder.tokens import relation_paths
-from h3gnn.resources import check_memory
+from h3gnn.resources import check_memory, return_large_blocks
 from h3gnn.storage.checkpoint_file import Checkpoints, group_folder, known_group_size
 from h3gnn.training.batches import Source, WholeGraph
 from h3gnn.training.checkpoints import checkpointing, synchronize
@@ -47,6 +47,8 @@ MIN_STACK_CHUNK = 256
 """Minimum chunk of a stack of many models: smaller products are slower."""
 KEPT_SHARE = 0.25
 """Share of the free memory for the fusion block's intermediate results."""
+LARGE_GRAPH = 32_768
+"""On a CPU, models of more nodes than this are trained one after another, and nothing is kept for speed."""
 ORDER_SALT = 0x5EED
 
 
@@ -263,6 +265,7 @@ def train_models(
                 recorder=synchronize(step, recorder),
             )
         histories.append(history)
+        del step  # before the next one is built
     history = History.side_by_side(histories)
     history.stopped = histories[-1].stopped
     history.engine = {
@@ -375,7 +378,10 @@ def plan_memory(
     )
     if budget is None:
         check_fits(size, device)
-        return None, None
+        if nodes <= LARGE_GRAPH or device.type != "cpu":
+            return None, None
+        return_large_blocks()
+        return 1, default_chunk(device, 1)
     return pick_group(budget, size, default_chunk(device, 1))
 
 
