@@ -90,12 +90,12 @@ def start(*arguments: object, cwd: Path) -> Program:
     return Program(PROGRAM, *arguments, cwd=cwd)
 
 
-def start_ranks(processes: int, *arguments: object, cwd: Path) -> list[Program]:
+def start_ranks(processes: int, *arguments: object, cwd: Path, **environment: str) -> list[Program]:
     """Start a command in several processes, as torchrun does."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
     job = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    job["GLOO_SOCKET_IFNAME"] = "lo"
+    job |= {"GLOO_SOCKET_IFNAME": "lo", **environment}
     return [Program(PROGRAM, *arguments, cwd=cwd, RANK=str(rank), **job) for rank in range(processes)]
 
 
