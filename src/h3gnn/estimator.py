@@ -22,6 +22,7 @@ from h3gnn.answers.anomalies import find_anomalies
 from h3gnn.answers.extend import Extension, add_nodes
 from h3gnn.answers.links import Links, find_links
 from h3gnn.answers.similarity import find_nodes, similar_nodes
+from h3gnn.encoder.support import NewEdges
 from h3gnn.encoder.tokens import token_names
 from h3gnn.errors import InputError, check_whole
 from h3gnn.graphs.convert import as_graph, check_target, input_kind, is_graph, one_of
@@ -29,7 +30,7 @@ from h3gnn.graphs.graph import Graph, GraphLike
 from h3gnn.graphs.ids import match_rows
 from h3gnn.graphs.scaling import FeatureScaler
 from h3gnn.graphs.structural import check_same_features
-from h3gnn.inference import CHUNK, FittedEncoder, NewEdges
+from h3gnn.inference import CHUNK, FittedEncoder
 from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.preprocessing import (
     NO_EDGES,
@@ -39,7 +40,9 @@ from h3gnn.preprocessing import (
     align_columns,
     as_output,
     check_same_rows,
+    check_training,
     choose_smoothing,
+    fingerprint,
     fit_blocks,
     path_counts,
     read_input,
@@ -66,13 +69,14 @@ from h3gnn.settings import (
 )
 from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoint_file import Checkpoints, clear
+from h3gnn.storage.runs import open_embedding, store_embedding
 from h3gnn.tables.plan import check_as_is, check_same_plan
-from h3gnn.training.distributed import is_distributed, process_group
+from h3gnn.training.distributed import process_group
 from h3gnn.training.history import History, UnfinishedWarning, warn_of_collapse
 from h3gnn.training.loop import AfterEpochOf, Snapshots
 from h3gnn.training.models import Shape, Training, derive_seeds, plan_memory, train_models
 from h3gnn.training.objectives import assign_objectives
-from h3gnn.training.resources import cost_of, peak_megabytes, pick_device, use_bfloat16
+from h3gnn.training.resources import cost_of, peak_megabytes, pick_device
 from h3gnn.tuned import preset
 
 Embedding = npt.NDArray[np.float32]
@@ -231,10 +235,11 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         settings = self.get_settings()
         check_arguments(settings)
         check_target(X, y)
-        self._check_fit(X, checkpoints, snapshots)
+        on_disk = input_kind(X) == "mapped"
+        check_training(self.batch_size, self.random_state, checkpoints, snapshots, on_disk=on_disk)
         started, device, memory = time.perf_counter(), pick_device(self.device), self._memory()
         edge_index = one_of(edge_index, edges)
-        graph: GraphLike = X if input_kind(X) == "mapped" else read_input(clone(self), X, edge_index)
+        graph: GraphLike = X if on_disk else read_input(clone(self), X, edge_index)
         Shape.of(settings).check_memory(graph.num_features, 1)
         seeds = derive_seeds(self.random_state, self.n_models)
         with process_group(device) as ranks:
@@ -247,8 +252,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 read_out = snapshot_read_out(prepared, settings, smoothing, device, order, blocks)
                 snapshots = snapshots.transformed(read_out, with_tokens=settings["concat_tokens"])
             size = graph.num_nodes, prepared.support.entries, graph.num_features
-            paths = path_counts(graph)
-            at_once, chunk = plan_memory(settings, *size, device, memory, paths)
+            at_once, chunk = plan_memory(settings, *size, device, memory, path_counts(graph))
             encoder, history = train_models(
                 stack_builder(settings, ordered, device),
                 ordered.source(settings, device, ranks),
@@ -258,7 +262,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
                 chunk=chunk,
                 show=self.verbose,
                 checkpoints=checkpoints,
-                fingerprint=_fingerprint(settings, seeds, graph, device),
+                fingerprint=fingerprint(original(kept_for("run", settings)), seeds, graph, device),
                 snapshots=snapshots,
                 after_epoch_of=after_epoch_of,
                 ranks=ranks,
@@ -299,23 +303,6 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         if embedding is not None:
             self.embedding_ = read_only(embedding)
 
-    def _check_fit(self, X: Any, checkpoints: Checkpoints | None, snapshots: Snapshots | None) -> None:  # noqa: N803
-        """Reject invalid combinations of arguments before anything is read."""
-        if checkpoints is not None:
-            checkpoints.check()
-            if not isinstance(self.random_state, numbers.Integral):
-                raise InputError("checkpoints need an integer random_state", code="checkpoints-need-seed")
-        on_disk = input_kind(X) == "mapped"
-        if self.batch_size is None and (on_disk or is_distributed()):
-            what = "a graph on disk needs" if on_disk else "several processes need"
-            message = f"{what} mini-batches: give batch_size (--batch-size 1024)"
-            raise InputError(message, code="batch-size-missing")
-        if snapshots is not None and self.batch_size is not None:
-            raise InputError("snapshots need the full graph: omit batch_size", code="snapshots-in-batches")
-        if snapshots is not None and checkpoints is not None:
-            message = "a resumed run has no earlier snapshots: give checkpoints or snapshots, not both"
-            raise InputError(message, code="snapshots-with-checkpoints")
-
     def embedding_chunks(self, graph: MappedGraph | None = None) -> Iterator[Embedding]:
         """Yield the embedding in chunks `[some, n_models · D]`; a graph on disk has no `embedding_`.
 
@@ -323,20 +310,27 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             graph: another graph on disk with the columns of the fitted one, which is the default.
         """
         fitted = self._fitted()
-        if graph is None and fitted.graph.in_memory:
-            yield from np.array_split(self.embedding_, -(-len(self.embedding_) // CHUNK))
-        else:
+        own = graph is None or graph.provenance.sha256 == fitted.graph.provenance.sha256
+        rows = self._rows() if own else None
+        if rows is None:
             yield from fitted.in_chunks(graph).chunks()
+            return
+        for first in range(0, len(rows), CHUNK):
+            yield rows[first : first + CHUNK].astype(np.float32, copy=False)
 
     @contextmanager
     def embedding_rows(self) -> Iterator[Embedding]:
         """Yield the fitted graph's embedding as one array, in a temporary file if memory is too small."""
-        fitted = self._fitted()
-        if fitted.graph.in_memory:
-            yield self.embedding_
+        fitted, rows = self._fitted(), self._rows()
+        if rows is not None:
+            yield rows.astype(np.float32, copy=False)
             return
-        with fitted.in_chunks().rows() as rows:
-            yield rows
+        with fitted.in_chunks().rows() as computed:
+            yield computed
+
+    def _rows(self) -> npt.NDArray[Any] | None:
+        """Return the fitted graph's embedding, in memory or as stored, if it is there."""
+        return self.embedding_ if self.graph_.in_memory else self.inference_.rows
 
     def transform(self, X: Any, *, edge_index: Any = None, edges: Any = None) -> Any:  # noqa: N803
         """Return one embedding per node, `[nodes, n_models · D]`.
@@ -446,8 +440,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def anomalies(self, *, edges: bool = True) -> pd.DataFrame:
         """Return all nodes by anomaly score, the highest first; see `find_anomalies`."""
         self._check_in_memory()
-        difficulty = self.history_.difficulty
-        values = None if difficulty is None else difficulty.float().numpy()
+        values = None if (found := self.history_.difficulty) is None else found.float().numpy()
         return find_anomalies(self.graph_, self.by_model(), self.members_, values, edges=edges)
 
     def links(self, nodes: Any = None, *, top: int = 100, check: bool = True) -> Links:
@@ -481,8 +474,11 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         self._check_in_memory()
         return self._fitted().attention(None if nodes is None else np.asarray(nodes, dtype=np.int64))
 
-    def save(self, folder: str | Path) -> None:
-        """Write the fitted model as safetensors and JSON; if interrupted, the old model stays."""
+    def save(self, folder: str | Path, *, embedding: str | None = None) -> None:
+        """Write the fitted model as safetensors and JSON; if interrupted, the old model stays.
+
+        `embedding` says how to store the embedding beside it, see `store_embedding`, or is "later".
+        """
         check_is_fitted(self, "encoder_")
         tensors = {f"encoder.{name}": value for name, value in self.encoder_.state_dict().items()}
         tensors |= self.inference_.state()
@@ -493,11 +489,27 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         params = {name: as_plain(value) for name, value in self.get_settings().items()}
         if not isinstance(params["random_state"], numbers.Integral):
             params["random_state"] = None
-        history, scaling = self.history_.as_dict(), self.scaler_.kind
-        state = storage.ModelState(
-            params, tensors, self.graph_, history, self.seeds_, scaling, self.cost_, self.smoothing_
-        )
-        storage.save_model(Path(folder), state)
+        learned = self.history_.as_dict(), self.seeds_, self.scaler_.kind, self.cost_, self.smoothing_
+        storage.save_model(Path(folder), storage.ModelState(params, tensors, self.graph_, *learned))
+        if embedding != "later":  # the first command that needs it stores it
+            self.store_embedding(folder, embedding)
+
+    def store_embedding(self, folder: str | Path, dtype: str | None = None) -> None:
+        """Write the embedding beside the saved model, where `load` finds it instead of computing it.
+
+        `dtype` is "float32", "float16" (half the size, three digits) or "none"; None is float32, or as it was
+        where the model was loaded.
+        """
+        fitted, stored = self._fitted(), self.inference_.stored
+        dtype = dtype or (stored.dtype if stored else "float32")
+        if dtype == "float32" and stored and stored.dtype == "float16":  # its rows are rounded
+            fitted.stored = None
+            if fitted.graph.in_memory:
+                self.embedding_ = read_only(fitted.embed_fitted())
+        shape = self.graph_.num_nodes, fitted.width
+        store_embedding(Path(folder), dtype, shape, self.embedding_chunks(), fitted.learned)
+        if dtype == "float32" and not fitted.graph.in_memory:
+            fitted.stored = open_embedding(Path(folder), shape)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -522,6 +534,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         smoothing = choose_smoothing(settings, prepared) if state.smoothing is None else state.smoothing
         fitted = FittedEncoder(encoder.eval(), prepared, settings, smoothing, device, model._memory())
         fitted.restore(state.tensors)
+        fitted.take(open_embedding(Path(folder), (state.graph.num_nodes, fitted.width)))
         embedding = fitted.embed_fitted() if state.graph.in_memory else None
         history = History.from_dict(state.history)
         history.difficulty = state.tensors.get("difficulty")
@@ -585,16 +598,3 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
     def _memory(self) -> int | None:
         return None if self.memory is None else parse_memory(self.memory)
-
-
-def _fingerprint(
-    settings: dict[str, Any], seeds: list[int], graph: GraphLike, device: torch.device
-) -> dict[str, Any]:
-    """Return everything that must be equal for a checkpoint to be resumed."""
-    return {
-        **original(kept_for("run", settings)),
-        "precision": "bfloat16" if use_bfloat16(settings["precision"], device) else "float32",  # not "auto"
-        "device": device.type,
-        "seeds": seeds,
-        "graph": graph.provenance.sha256,
-    }

@@ -32,8 +32,8 @@ from h3gnn.encoder.encode import (
     transfer_edge_weights,
 )
 from h3gnn.encoder.readout import ColumnScaler, Smoother
-from h3gnn.encoder.sparse import Pattern, csr_tensor, row_pointers
-from h3gnn.encoder.support import adjacency_entries, cut_around
+from h3gnn.encoder.sparse import csr_tensor, row_pointers
+from h3gnn.encoder.support import NewEdges, attach_nodes, cut_around
 from h3gnn.errors import InputError
 from h3gnn.graphs.convert import find_nearest
 from h3gnn.graphs.graph import Graph, GraphLike
@@ -51,6 +51,7 @@ from h3gnn.preprocessing import (
     standardizes_columns,
 )
 from h3gnn.resources import check_memory
+from h3gnn.storage.tensors import StoredEmbedding
 from h3gnn.tables.plan import check_as_is
 from h3gnn.training.models import files_in
 from h3gnn.training.resources import physical_memory
@@ -61,69 +62,6 @@ CHUNK, SMALL_CHUNK, SMALL_COLUMNS = 16_384, 2_048, 256
 CPU = torch.device("cpu")
 TOLERANCE, MAX_STEPS = 1e-6, 2000
 """Relative change of a smoothing step at which the iteration ends, and the largest number of steps."""
-
-
-@dataclass(frozen=True)
-class NewEdges:
-    """Edges of nodes that join a graph; new nodes are numbered after the known ones."""
-
-    edge_index: Tensor  # [2, edges]; at least one end of each edge is new
-    weight: Tensor | None  # [edges]
-    known: int
-    new: int
-    loop: float = 1.0  # weight of a self-loop, the mean edge weight of the fitted graph
-
-    @classmethod
-    def to_nearest(cls, neighbours: Tensor, known: int) -> NewEdges:
-        """Return edges from k known nodes to each new node, given as `[new, k]`."""
-        new, count = neighbours.shape
-        target = torch.arange(known, known + new).repeat_interleave(count)
-        return cls(torch.stack([neighbours.flatten(), target]), None, known, new)
-
-    def entries(self, *, undirected: bool, self_loops: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return rows, columns and weights of the new nodes' entries, sorted, and in- and out-degrees."""
-        total = self.known + self.new
-        keys, weights = adjacency_entries(
-            self.edge_index, self.weight, total, undirected=undirected, self_loops=False
-        )
-        if self_loops:
-            own = torch.arange(self.known, total)
-            keys = torch.cat([keys, own * total + own])
-            weights = torch.cat([weights, torch.full((self.new,), self.loop)])
-            keys, order = keys.sort()
-            weights = weights[order]
-        rows, cols = keys // total, keys % total
-        receives = torch.zeros(total).index_add_(0, rows, weights)[self.known :]
-        sends = torch.zeros(total).index_add_(0, cols, weights)[self.known :]
-        to_new = rows >= self.known
-        return rows[to_new], cols[to_new], weights[to_new], receives, sends
-
-
-def attach_nodes(support: Support, edges: NewEdges, *, undirected: bool, self_loops: bool) -> Support:
-    r"""Return the support with new nodes, which receive from known nodes and from each other.
-
-    An entry between a new node v and a known u is the one that Ã would have if v alone were added,
-    :math:`w / \sqrt{d_v (d_u + w)}`. So a new node depends on no other new nodes but its neighbours.
-    """
-    rows, cols, weights, receives, sends = edges.entries(undirected=undirected, self_loops=self_loops)
-    degree = torch.where(support.out_degree > 0, support.out_degree, 1.0)
-    to_known = cols < edges.known
-    sender = cols.clamp_max(edges.known - 1)
-    alone = weights * (degree[sender] / (support.out_degree[sender] + weights)).sqrt()
-    counts = torch.bincount(rows - edges.known, minlength=edges.new)
-    pattern = Pattern(
-        torch.cat([support.pattern.crow, support.entries + counts.cumsum(0)]),
-        torch.cat([support.pattern.cols, cols]),
-        edges.known + edges.new,
-    )
-    own = torch.ones(support.entries) if support.weight is None else support.weight
-    return replace(
-        support,
-        pattern=pattern,
-        weight=torch.cat([own, torch.where(to_known, alone, weights)]),
-        in_degree=torch.cat([support.in_degree, receives]),
-        out_degree=torch.cat([degree, sends]),
-    )
 
 
 @torch.no_grad()
@@ -227,6 +165,7 @@ class FittedEncoder:
     blocks: InputBlocks | None = None  # input features next to the embedding
     reduction: ColumnReduction | None = None  # to fewer columns
     block_lengths: list[float] | None = None  # of each block's rows, learned with the fitted embedding
+    stored: StoredEmbedding | None = None  # the fitted embedding as the model's folder has it
 
     @property
     def graph(self) -> GraphLike:
@@ -277,6 +216,28 @@ class FittedEncoder:
         if "reduction.mean" in tensors:
             self.reduction = ColumnReduction(**fields_of("reduction", tensors))
 
+    def learned(self) -> dict[str, Any]:
+        """Return what inference learns with the fitted embedding, as it is stored with that."""
+        scale = None
+        if self.columns is not None:
+            mean, spread = self.columns.mean, self.columns.spread.nan_to_num(posinf=0.0)
+            scale = {"mean": mean.tolist(), "spread": spread.tolist()}
+        return {"scale": scale, "block_lengths": self.block_lengths}
+
+    def take(self, stored: StoredEmbedding | None) -> None:
+        """Use a stored embedding of the fitted graph, and what was learned with it."""
+        if stored is None:
+            return
+        self.stored, self.block_lengths = stored, stored.block_lengths
+        if stored.scale is not None:
+            mean, spread = (torch.tensor(stored.scale[name]) for name in ("mean", "spread"))
+            self.columns = ColumnScaler(mean, torch.where(spread > 0, spread, float("inf")))
+
+    @property
+    def rows(self) -> npt.NDArray[Any] | None:
+        """The stored rows of the fitted embedding, memory-mapped, if there are any."""
+        return None if self.stored is None else self.stored.rows
+
     def fit_reduction(self, dimensions: int) -> None:
         """Learn the principal components of the fitted graph's embedding."""
         most = min(self.full_width, self.graph.num_nodes) - 1
@@ -290,7 +251,9 @@ class FittedEncoder:
             self.reduction = ColumnReduction.fit(torch.from_numpy(rows), dimensions)
 
     def embed_fitted(self) -> Array:
-        """Return the embedding of the fitted graph `[nodes, D]`, and learn its columns' scale."""
+        """Return the embedding of the fitted graph `[nodes, D]` as stored, or learn its columns' scale."""
+        if self.rows is not None:
+            return self.rows.astype(np.float32, copy=False)
         if self._on_gpu:
             return _as_array(self._reduced(self.embed_full()))
         with self.in_chunks().rows() as rows:

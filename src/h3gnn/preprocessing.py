@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,10 +30,11 @@ from h3gnn.graphs.provenance import warn_about_repairs
 from h3gnn.graphs.scaling import FeatureScaler
 from h3gnn.tables.features import FeatureFile, FeatureOptions, read_features
 from h3gnn.training.batches import SampledBatches, WholeGraph, compared_nodes
-from h3gnn.training.distributed import Ranks, shard_rows
+from h3gnn.training.distributed import Ranks, is_distributed, shard_rows
 from h3gnn.training.history import History
 from h3gnn.training.models import FromSettings, PathCounts, Shape
 from h3gnn.training.objectives import OBJECTIVES, assign_objectives
+from h3gnn.training.resources import use_bfloat16
 
 CPU = torch.device("cpu")
 NO_EDGES: npt.NDArray[np.int64] = np.empty((2, 0), dtype=np.int64)
@@ -130,6 +132,38 @@ def fitted_order(fitted: GraphLike, graph: GraphLike) -> list[int] | None:
         counts = f"X has {graph.num_features} features, but H3GNN is expecting {fitted.num_features} features"
         raise GraphError(f"{counts} as input", code="feature-count-differs")
     return None
+
+
+def check_training(
+    batch_size: int | None, random_state: Any, checkpoints: Any, snapshots: Any, *, on_disk: bool
+) -> None:
+    """Reject invalid combinations of arguments of a fit before anything is read."""
+    if checkpoints is not None:
+        checkpoints.check()
+        if not isinstance(random_state, numbers.Integral):
+            raise InputError("checkpoints need an integer random_state", code="checkpoints-need-seed")
+    if batch_size is None and (on_disk or is_distributed()):
+        what = "a graph on disk needs" if on_disk else "several processes need"
+        message = f"{what} mini-batches: give batch_size (--batch-size 1024)"
+        raise InputError(message, code="batch-size-missing")
+    if snapshots is not None and batch_size is not None:
+        raise InputError("snapshots need the full graph: omit batch_size", code="snapshots-in-batches")
+    if snapshots is not None and checkpoints is not None:
+        message = "a resumed run has no earlier snapshots: give checkpoints or snapshots, not both"
+        raise InputError(message, code="snapshots-with-checkpoints")
+
+
+def fingerprint(
+    settings: Mapping[str, Any], seeds: list[int], graph: GraphLike, device: torch.device
+) -> dict[str, Any]:
+    """Return everything that must be equal for a checkpoint to be resumed, with the settings of a run."""
+    return {
+        **settings,
+        "precision": "bfloat16" if use_bfloat16(settings["precision"], device) else "float32",  # not "auto"
+        "device": device.type,
+        "seeds": seeds,
+        "graph": graph.provenance.sha256,
+    }
 
 
 def check_same_rows(fitted: Graph, rows: Graph) -> None:

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from h3gnn import H3GNN, Graph, GraphError, as_graph
+from h3gnn.encoder.support import NewEdges
 from h3gnn.graphs.checks import check_graph
-from h3gnn.inference import NewEdges, smooth_attached
+from h3gnn.inference import smooth_attached
 from tests.rejects import rejects
 
 QUICK: dict[str, Any] = {"channels": 8, "heads": 2, "epochs": 2, "n_models": 1, "device": "cpu"}

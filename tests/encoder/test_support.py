@@ -3,8 +3,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from h3gnn.encoder.support import START_BOUNDS, Support, build_support, cut_around, find_entries
-from h3gnn.inference import NewEdges, attach_nodes
+from h3gnn.encoder.support import (
+    START_BOUNDS,
+    NewEdges,
+    Support,
+    attach_nodes,
+    build_support,
+    cut_around,
+    find_entries,
+)
 
 PATH = torch.tensor([[0, 1], [1, 2]])  # 0 → 1 → 2
 

@@ -200,7 +200,7 @@ def test_a_loaded_model_reads_as_many_rows_at_a_time_as_in_the_fit(
     monkeypatch.setattr("h3gnn.inference.CHUNK", 7)
     settings = {**QUICK, "batch_size": None, **bounded, "smoothing": smoothing}
     model = H3GNN.from_preset("single", **settings).fit(small_mixed)
-    model.save(tmp_path / "run")
+    model.save(tmp_path / "run", embedding="none")
     read: list[int] = []
     usual = GraphRows.rows
 

@@ -111,7 +111,8 @@ def test_a_finished_run_leaves_the_model_alone(path_graph: Graph, tmp_path: Path
     check_folder(tmp_path)
     H3GNN.from_preset("single", **QUICK).fit(path_graph).save(tmp_path)
     finish_run(tmp_path)
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".safetensors", ".safetensors"]
+    found = sorted(path.suffix for path in tmp_path.iterdir())
+    assert found == [".json", ".json", ".npy", ".safetensors", ".safetensors"]
     with rejects("nothing-to-resume"):
         read_run(tmp_path)
 

@@ -71,7 +71,8 @@ def test_saving_again_replaces_and_leaves_nothing_behind(
     fitted.save(tmp_path)
     H3GNN.from_preset("single", **QUICK).fit(path_graph).save(tmp_path)
     assert H3GNN.load(tmp_path).graph_.num_nodes == 5
-    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".safetensors", ".safetensors"]
+    found = sorted(path.suffix for path in tmp_path.iterdir())
+    assert found == [".json", ".json", ".npy", ".safetensors", ".safetensors"]
 
 
 def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:

@@ -416,6 +416,8 @@ def embed(
     if source.is_given:
         graph = _with_drift(graph, source.load(in_files=True, plan=graph.plan, links=graph.link_columns))
         say_repairs(graph)
+    else:
+        options.keep_embedding(model, run)
     if not graph.in_memory:
         write_result(out, model, graph)
     else:

@@ -336,6 +336,8 @@ def _embed_run(folder: Path, given: Graph | MappedGraph | None, use: Use, to_sco
 
     model = use.open(folder, in_files=to_score or given is not None)
     whole: Graph | MappedGraph = model.graph_ if given is None else given
+    if given is None:
+        options.keep_embedding(model, folder)
     if not whole.in_memory:
         values, graph = _labelled_rows(model, whole)
     elif given is None:

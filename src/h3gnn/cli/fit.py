@@ -15,7 +15,7 @@ from h3gnn.cli.databases import fit_tables
 from h3gnn.cli.options import File, Number, Source, Tables, Text, option, takes_graph
 from h3gnn.cli.output import EMBEDDING_ENDINGS, echo_json, echo_written, is_first, say, say_repairs
 from h3gnn.cli.training import Training, advising, checkpoint_policy, fit_or_continue, resumable
-from h3gnn.errors import InputError
+from h3gnn.errors import InputError, check_choice
 from h3gnn.resources import progress
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ def fit(
     out: Annotated[File, option("Folder for the fitted model.")] = None,
     tables: Tables,
     embeddings: Annotated[File, option("Also write the embeddings: .parquet, .csv or .npy.")] = None,
+    store_embedding: Annotated[
+        str, option("How the run stores its embedding, which other commands read: float32, float16, none.")
+    ] = "float32",
     safe_csv: options.SafeCsvOption = False,
     channels: options.ChannelsOption = None,
     hops: options.HopsOption = None,
@@ -75,6 +78,7 @@ def fit(
     if out is None and embeddings is None:
         raise InputError("give --out FOLDER for the model, --embeddings FILE, or both", code="no-output")
     options.check_output(embeddings, *EMBEDDING_ENDINGS)
+    check_choice("--store-embedding", store_embedding, ("float32", "float16", "none"))
     named = {
         **{"channels": channels, "hops": hops, "n_models": models, "mask": mask, "memory": memory},
         **{"learning_rate": learning_rate, "batch_size": batch_size, "batches": batches},
@@ -83,7 +87,9 @@ def fit(
 
     def train(model: H3GNN, graph: Graph | MappedGraph, run: Path | None) -> H3GNN:
         checkpoints = checkpoint_policy(run, checkpoint_every, checkpoint_minutes, keep)
-        training = Training(model, graph, run, embeddings, checkpoints, tensorboard, safe_csv)
+        training = Training(
+            model, graph, run, embeddings, checkpoints, tensorboard, safe_csv, store_embedding
+        )
         _report(training, training.start() if run == out else fit_or_continue(training), as_json)
         return model
 
@@ -116,7 +122,8 @@ def _resume(context: typer.Context, folder: Path, tensorboard: Path | None, as_j
     run = _read_unfinished(context, folder)
     options.check_output(run.embeddings, *EMBEDDING_ENDINGS)
     model = H3GNN.from_settings(run.params)
-    training = Training(model, run.graph, folder, run.embeddings, run.checkpoints, tensorboard, run.safe_csv)
+    how = run.checkpoints, tensorboard, run.safe_csv, run.stored
+    training = Training(model, run.graph, folder, run.embeddings, *how)
     with resumable(folder):
         seconds = training.train()
     _report(training, seconds, as_json)

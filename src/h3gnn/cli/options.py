@@ -6,6 +6,7 @@ import csv
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import partial, wraps
@@ -497,13 +498,27 @@ def open_run(run: Path, device: str, *, unfinished: bool = False, in_files: bool
         if not unfinished:
             raise InputError(f"{state}, or add --unfinished to use it as it is", code="unfinished-run")
         say(f"note: {state}")
-    if not (model.graph_.in_memory or in_files):
+    stored = model.inference_.stored
+    if stored is not None and stored.dtype == "float16":
+        say(f"note: {run} stores its embedding in float16, which rounds to three digits")
+    if model.graph_.in_memory:
+        keep_embedding(model, run)
+    elif not in_files:
         raise InputError(
             f"{run} is a run on a graph on disk, and this command needs a graph in memory; write its "
             f"embeddings with `h3gnn embed {run} --out embeddings.parquet`",
             code="graph-on-disk",
         )
     return model
+
+
+def keep_embedding(model: H3GNN, run: Path) -> None:
+    """Store the embedding of a run that has none yet, where its folder can be written."""
+    from h3gnn.cli.output import is_alone
+
+    if model.inference_.stored is None and is_alone():
+        with suppress(OSError):
+            model.store_embedding(run)
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,9 @@ def _open_or_fit(run: Path, source: Source, tables: Tables, use: Use) -> H3GNN:
         if source.features or given:
             name = "features" if source.features else given[0]
             raise InputError(f"--{name} needs a fit: add --edges, or omit it", code="option-needs-edges")
-        return use.open(run, in_files=True)
+        model = use.open(run, in_files=True)
+        options.keep_embedding(model, run)
+        return model
     from h3gnn.answers.prediction import check_labels
     from h3gnn.storage.models import DESCRIPTION, check_folder
     from h3gnn.storage.runs import has_begun

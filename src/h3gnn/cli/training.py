@@ -56,6 +56,8 @@ class Training:
     checkpoints: Checkpoints | None = None
     tensorboard: Path | None = None
     safe: bool = False
+    stored: str = "float32"
+    """How the run stores its embedding; see `H3GNN.store_embedding`."""
     repeats: bool = False
     """Whether the same command continues the training."""
 
@@ -80,7 +82,8 @@ class Training:
         """Store what `--resume` needs."""
         from h3gnn.storage.runs import Run, begin_run
 
-        begin_run(out, Run(self.model.get_settings(), self.graph, checkpoints, self.embeddings, self.safe))
+        settings = self.model.get_settings()
+        begin_run(out, Run(settings, self.graph, checkpoints, self.embeddings, self.safe, self.stored))
 
     def train(self) -> float:
         """Train, write the result, and return the seconds."""
@@ -113,10 +116,11 @@ class Training:
             finish_run(self.out)
         return seconds
 
-    def write(self) -> None:
-        """Write the model and the embeddings."""
+    def write(self, *, stopped: bool = False) -> None:
+        """Write the model and the embeddings; that of a graph on disk takes a while, where it may wait."""
         if self.out is not None:
-            self.model.save(self.out)
+            waits = not self.graph.in_memory and self.stored != "none" and (stopped or not is_alone())
+            self.model.save(self.out, embedding="later" if waits else self.stored)
             (self.out / "report.html").unlink(missing_ok=True)  # it describes the previous model
         if self.embeddings is not None:
             write_result(self.embeddings, self.model, self.graph, safe=self.safe)
@@ -127,7 +131,7 @@ class Training:
 
         if self.checkpoints is not None and self.out is not None and not has_begun(self.out):
             self._begin(self.out, self.checkpoints)
-        self.write()
+        self.write(stopped=True)
         kept = " and ".join(str(one) for one in (self.out, self.embeddings) if one is not None)
         raise TrainingStopped(stop.progress, stop.signal_number, kept=f"the model is in {kept}") from None
 
@@ -142,7 +146,11 @@ def fit_or_continue(training: Training) -> float:
         with suppress(CheckpointError):  # where its start is damaged, the tables and options replace it
             old = read_run(run)
             training = replace(
-                training, embeddings=old.embeddings, checkpoints=old.checkpoints, safe=old.safe_csv
+                training,
+                embeddings=old.embeddings,
+                checkpoints=old.checkpoints,
+                safe=old.safe_csv,
+                stored=old.stored,
             )
     return training.start()
 

@@ -280,3 +280,66 @@ def _as_tensor(array: npt.NDArray[Any]) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.from_numpy(array)
+
+
+@dataclass(frozen=True)
+class NewEdges:
+    """Edges of nodes that join a graph; new nodes are numbered after the known ones."""
+
+    edge_index: Tensor  # [2, edges]; at least one end of each edge is new
+    weight: Tensor | None  # [edges]
+    known: int
+    new: int
+    loop: float = 1.0  # weight of a self-loop, the mean edge weight of the fitted graph
+
+    @classmethod
+    def to_nearest(cls, neighbours: Tensor, known: int) -> NewEdges:
+        """Return edges from k known nodes to each new node, given as `[new, k]`."""
+        new, count = neighbours.shape
+        target = torch.arange(known, known + new).repeat_interleave(count)
+        return cls(torch.stack([neighbours.flatten(), target]), None, known, new)
+
+    def entries(self, *, undirected: bool, self_loops: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return rows, columns and weights of the new nodes' entries, sorted, and in- and out-degrees."""
+        total = self.known + self.new
+        keys, weights = adjacency_entries(
+            self.edge_index, self.weight, total, undirected=undirected, self_loops=False
+        )
+        if self_loops:
+            own = torch.arange(self.known, total)
+            keys = torch.cat([keys, own * total + own])
+            weights = torch.cat([weights, torch.full((self.new,), self.loop)])
+            keys, order = keys.sort()
+            weights = weights[order]
+        rows, cols = keys // total, keys % total
+        receives = torch.zeros(total).index_add_(0, rows, weights)[self.known :]
+        sends = torch.zeros(total).index_add_(0, cols, weights)[self.known :]
+        to_new = rows >= self.known
+        return rows[to_new], cols[to_new], weights[to_new], receives, sends
+
+
+def attach_nodes(support: Support, edges: NewEdges, *, undirected: bool, self_loops: bool) -> Support:
+    r"""Return the support with new nodes, which receive from known nodes and from each other.
+
+    An entry between a new node v and a known u is the one that Ã would have if v alone were added,
+    :math:`w / \sqrt{d_v (d_u + w)}`. So a new node depends on no other new nodes but its neighbours.
+    """
+    rows, cols, weights, receives, sends = edges.entries(undirected=undirected, self_loops=self_loops)
+    degree = torch.where(support.out_degree > 0, support.out_degree, 1.0)
+    to_known = cols < edges.known
+    sender = cols.clamp_max(edges.known - 1)
+    alone = weights * (degree[sender] / (support.out_degree[sender] + weights)).sqrt()
+    counts = torch.bincount(rows - edges.known, minlength=edges.new)
+    pattern = Pattern(
+        torch.cat([support.pattern.crow, support.entries + counts.cumsum(0)]),
+        torch.cat([support.pattern.cols, cols]),
+        edges.known + edges.new,
+    )
+    own = torch.ones(support.entries) if support.weight is None else support.weight
+    return replace(
+        support,
+        pattern=pattern,
+        weight=torch.cat([own, torch.where(to_known, alone, weights)]),
+        in_degree=torch.cat([support.in_degree, receives]),
+        out_degree=torch.cat([degree, sends]),
+    )

@@ -1,29 +1,32 @@
 """An unfinished run: its graph and settings beside its checkpoints, so that `--resume` needs nothing else.
 
-The held-out scores of the last predictions from a run are stored beside its model, for the report page.
+The embedding, and the held-out scores of the last predictions, are stored beside the model of a run.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from h3gnn.errors import CheckpointError, InputError
+from h3gnn.errors import CheckpointError, InputError, check_choice
 from h3gnn.graphs.graph import Graph
 from h3gnn.ondisk.mapped import MappedGraph
+from h3gnn.resources import read_only
 from h3gnn.settings import STORED, canonical, kept_for
 from h3gnn.storage import schema
-from h3gnn.storage.atomic import header, remove_parts, versions, write_atomically
+from h3gnn.storage.atomic import atomic_file, header, remove_parts, versions, write_atomically
 from h3gnn.storage.checkpoint_file import (
     CHECKPOINTS,
     Checkpoints,
@@ -35,8 +38,8 @@ from h3gnn.storage.checkpoint_file import (
 )
 from h3gnn.storage.graphs import GRAPH_DESCRIPTION, graph_description, graph_from_tensors, graph_tensors
 from h3gnn.storage.models import DESCRIPTION, TEMPORARY
-from h3gnn.storage.schema import DictOf, Integer, ListOf, Maybe, Number, Record, Text
-from h3gnn.storage.tensors import read_tensor_file, write_tensor_file
+from h3gnn.storage.schema import DictOf, Integer, ListOf, Maybe, Number, OneOf, Record, Text
+from h3gnn.storage.tensors import StoredEmbedding, read_tensor_file, write_tensor_file
 
 FORMAT, FORMAT_VERSION = "h3gnn-run", 1
 STEM = "start"
@@ -50,7 +53,7 @@ RUN = Record(
         "keep": Integer(1),
         "embeddings": Maybe(Text("[^\0]+")),
     },
-    {**GRAPH_DESCRIPTION.optional, "safe_csv": bool},
+    {**GRAPH_DESCRIPTION.optional, "safe_csv": bool, "stored": Text("float32|float16|none|later")},
 )
 """Schema of the description of a run."""
 
@@ -64,6 +67,7 @@ class Run:
     checkpoints: Checkpoints
     embeddings: Path | None
     safe_csv: bool = False
+    stored: str = "float32"
 
 
 def begin_run(out: Path, run: Run) -> None:
@@ -86,6 +90,7 @@ def begin_run(out: Path, run: Run) -> None:
         "keep": policy.keep,
         "embeddings": None if run.embeddings is None else str(run.embeddings.resolve()),
         "safe_csv": run.safe_csv,
+        "stored": run.stored,
     }
     schema.check_values(RUN, description, folder, words="cannot be written")
     try:
@@ -162,6 +167,7 @@ def _read(path: Path) -> Run:
         Checkpoints(path.parent, **policy, keep_finished=True),
         None if where is None else Path(where),
         description.get("safe_csv", False),  # missing in old runs
+        description.get("stored", "float32"),
     )
 
 
@@ -283,3 +289,98 @@ def read_predictions(run: Path) -> dict[str, Any] | None:
 
 def _model(run: Path) -> str:
     return hashlib.sha256((run / DESCRIPTION).read_bytes()).hexdigest()
+
+
+EMBEDDING = "embedding.json"
+EMBEDDING_FORMAT, EMBEDDING_VERSION = "h3gnn-embedding", 1
+STORED_AS = ("float32", "float16", "none")
+"""How a run stores its embedding."""
+_LARGEST_CHECKED = 1 << 30
+"""Bytes up to which the content of an embedding is compared with the hash in its name."""
+_EMBEDDING = Record(
+    {
+        **schema.header_of(EMBEDDING_FORMAT),
+        "model": schema.SHA256,
+        "file": Maybe(Text(r"embedding-[0-9a-f]{16}\.npy")),
+        "dtype": OneOf(STORED_AS),
+        "scale": Maybe(Record({"mean": ListOf(_ANY), "spread": ListOf(_ANY)})),
+        "block_lengths": Maybe(ListOf(_ANY)),
+    }
+)
+
+
+def store_embedding(
+    run: Path,
+    dtype: str,
+    shape: tuple[int, int],
+    chunks: Iterable[npt.NDArray[np.float32]],
+    learned: Callable[[], Mapping[str, Any]],
+) -> None:
+    """Store the embedding of the model in a run's folder, chunk by chunk; "none" stores that there is none.
+
+    The array is complete before `embedding.json`, which belongs to this model alone, names it.
+    """
+    check_choice("stored embedding", dtype, STORED_AS)
+    name, scale = None, {"scale": None, "block_lengths": None}
+    if dtype != "none":
+        name = _write_array(run, np.dtype(dtype), shape, chunks)
+        scale = dict(learned())
+    description = {**header(EMBEDDING_FORMAT, EMBEDDING_VERSION), "model": _model(run), "file": name}
+    description |= {"dtype": dtype, **scale}
+    schema.check_values(_EMBEDDING, description, run / EMBEDDING, words="cannot be written")
+    write_atomically(run / EMBEDDING, json.dumps(description).encode())
+    for stale in run.glob("embedding-*.npy"):
+        if stale.name != name:
+            stale.unlink(missing_ok=True)
+
+
+def _write_array(
+    run: Path, dtype: np.dtype[Any], shape: tuple[int, int], chunks: Iterable[npt.NDArray[np.float32]]
+) -> str:
+    digest, start, written = hashlib.sha256(), io.BytesIO(), 0
+    about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(start, about)
+
+    def name() -> str:
+        return f"embedding-{digest.hexdigest()[:16]}.npy"
+
+    with atomic_file(run, "embedding", name) as file:
+        digest.update(start.getvalue())
+        file.write(start.getvalue())
+        for chunk in chunks:
+            with np.errstate(over="ignore"):
+                rows = np.ascontiguousarray(chunk, dtype)
+            if dtype == np.float16 and not np.isfinite(rows).all():
+                message = "the embedding has values beyond the range of float16: store it as float32"
+                raise InputError(message, code="float16-range")
+            digest.update(rows.data)
+            file.write(rows.data)
+            written += len(rows)
+        if written != shape[0]:
+            raise ValueError(f"{written} rows instead of {shape[0]}")
+    return name()
+
+
+def open_embedding(run: Path, shape: tuple[int, int]) -> StoredEmbedding | None:
+    """Return the stored embedding of the model as it is; None if there is none, or if it is damaged."""
+    try:
+        path = run / EMBEDDING
+        found = schema.parse_json(path.read_bytes(), path, InputError)
+        schema.check_values(_EMBEDDING, found, path)
+        if found["model"] != _model(run):
+            return None
+        rows = None if found["file"] is None else _open_array(run / found["file"], found["dtype"], shape)
+    except (OSError, ValueError, InputError):
+        return None
+    return StoredEmbedding(found["dtype"], rows, found["scale"], found["block_lengths"])
+
+
+def _open_array(path: Path, dtype: str, shape: tuple[int, int]) -> npt.NDArray[Any]:
+    if path.stat().st_size <= _LARGEST_CHECKED:
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest()[:16] != path.stem.rpartition("-")[2]:
+                raise ValueError("damaged")
+    rows = np.load(path, mmap_mode="r", allow_pickle=False)
+    if rows.dtype != np.dtype(dtype) or rows.shape != shape or not rows.flags.c_contiguous:
+        raise ValueError("of another type or shape")
+    return read_only(np.asarray(rows))

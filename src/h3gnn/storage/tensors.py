@@ -55,6 +55,19 @@ class Spec:
     gaps: bool = False
 
 
+@dataclass(frozen=True)
+class StoredEmbedding:
+    """The embedding of a run: memory-mapped rows, and what inference learned with them.
+
+    `dtype` is "none" if it is not stored by choice; then there are no rows.
+    """
+
+    dtype: str
+    rows: npt.NDArray[Any] | None
+    scale: dict[str, Any] | None
+    block_lengths: list[float] | None
+
+
 def check_tensors(
     specs: Mapping[str, Spec], tensors: Mapping[str, Tensor], sizes: dict[str, int] | None = None
 ) -> None:
