@@ -17,7 +17,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support
-from h3gnn.encoder.blocks import COLUMNS, DIFFUSION, InputBlocks
+from h3gnn.encoder.blocks import COLUMNS, COMPONENTS, DIFFUSION, InputBlocks
 from h3gnn.encoder.encode import GraphRows, gather_rows
 from h3gnn.encoder.readout import ColumnScaler, Smoother, StepMatrix, suggest_smoothing
 from h3gnn.encoder.support import find_entries, support_from_rows
@@ -398,6 +398,20 @@ def block_widths(blocks: InputBlocks, fitted: GraphLike) -> list[int]:
     links, paths = fitted.link_columns, fitted.path_columns
     widths = blocks.widths if links is None else [*blocks.widths, 2 * len(links.names)]
     return widths if paths is None else [*widths, paths.values.shape[1]]
+
+
+def expected_width(settings: Mapping[str, Any], graph: GraphLike) -> int:
+    """Return the largest number of columns that the embedding of a graph can have with these settings."""
+    with torch.device("meta"):
+        one = Shape.of(settings).build(graph.num_features, 0, 1, torch.device("meta"), path_counts(graph))
+    width = one.out_channels + one.num_tokens * one.channels * bool(settings["concat_tokens"])
+    width *= settings["n_models"]
+    if settings["input_weight"]:
+        links, paths = graph.link_columns, graph.path_columns
+        width += sum(min(parts * graph.num_features, COMPONENTS) for parts in (2, 1))
+        width += 0 if links is None else 2 * len(links.names)
+        width += 0 if paths is None else paths.values.shape[1]
+    return width if settings["dimensions"] is None else min(width, settings["dimensions"])
 
 
 def fill_blocks(

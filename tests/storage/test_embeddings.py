@@ -8,12 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import Tensor
 
 from h3gnn import H3GNN, Graph
+from h3gnn.cli.output import write_rows
+from h3gnn.cli.training import Training
 from h3gnn.encoder.encode import LayerwiseEncoder
+from h3gnn.preprocessing import expected_width
+from h3gnn.resources import format_bytes
 from h3gnn.storage import runs
 from tests.ondisk.test_estimator import prepared
 from tests.program import call
@@ -228,3 +234,72 @@ def test_a_graph_on_disk_keeps_its_embedding(small_mixed: Graph, tmp_path: Path,
     assert not counted
     other = replace(small_mixed, edge_index=small_mixed.edge_index[:, ::2])
     np.testing.assert_array_equal(loaded.transform(other), model.transform(other))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{}, {"input_weight": 0}, {"output": "first", "concat_tokens": True}, {"dimensions": 7}, {"hops": 3}],
+    ids=str,
+)
+def test_the_width_is_known_before_the_fit(small_mixed: Graph, changed: dict[str, Any]) -> None:
+    model = H3GNN.from_settings({**SMALL, "epochs": 0, **changed})
+    expected = expected_width(model.get_settings(), small_mixed)
+    assert expected == model.fit(small_mixed).embedding_.shape[1]
+
+
+def test_a_large_embedding_is_announced(
+    small_mixed: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = H3GNN.from_settings({**SMALL, "epochs": 0})
+    Training(model, small_mixed, tmp_path / "run").start()
+    assert "dimensions=256" not in capsys.readouterr().err
+    monkeypatch.setattr("h3gnn.cli.training.MANY_NODES", 99)
+    Training(model, small_mixed, tmp_path / "run", tmp_path / "e.npy", stored="float16").start()
+    said = capsys.readouterr().err
+    assert (
+        format_bytes(100 * 244 * (2 + 4)) in said
+    )  # 2 models · 4 tokens · 8 columns, and 120 + 60 of blocks
+    assert (
+        format_bytes(array_of(tmp_path / "run").stat().st_size + (tmp_path / "e.npy").stat().st_size - 256)
+        in said
+    )
+    assert "store-embedding none" in said
+    assert "store-embedding float16" not in said
+    monkeypatch.setattr("h3gnn.cli.training.MANY_NODES", 100)
+    Training(model, small_mixed, tmp_path / "run").start()
+    assert not capsys.readouterr().err
+
+
+def test_parquet_is_written_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("h3gnn.cli.output.ROWS", 4)
+    values = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)
+    for ids in (np.arange(10) + 5, np.array([f"n{i}" for i in range(10)], dtype=object)):
+        write_rows(tmp_path / "e.parquet", values, ids)
+        table = pd.read_parquet(tmp_path / "e.parquet")
+        assert table["node"].tolist() == ids.tolist()
+        np.testing.assert_array_equal(table[["e0", "e1", "e2"]].to_numpy(), values)
+        assert pq.ParquetFile(tmp_path / "e.parquet").num_row_groups == 3
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.4])
+def test_dimensions_on_disk_equal_those_in_memory(
+    small_mixed: Graph, tmp_path: Path, smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("h3gnn.inference.CHUNK", 7)
+    how = {**SMALL, "batch_size": 30, "edge_weights": "fixed", "smoothing": smoothing, "memory": "1KB"}
+    graph = prepared(small_mixed, tmp_path)
+    inside = H3GNN.from_settings({**how, "memory": None, "dimensions": 6}).fit(small_mixed)
+    outside = H3GNN.from_settings({**how, "dimensions": 6}).fit(
+        graph
+    )  # every array over all nodes is in a file
+    outside.save(tmp_path / "run")
+    stored = np.load(array_of(tmp_path / "run"))
+    assert stored.shape == (100, 6)
+    np.testing.assert_allclose(stored, inside.embedding_, atol=1e-4)
+    # by the definition: the first principal components of all columns
+    whole = H3GNN.from_settings({**how, "memory": None}).fit(small_mixed).embedding_.astype(np.float64)
+    left, values, _ = np.linalg.svd(whole - whole.mean(axis=0), full_matrices=False)
+    np.testing.assert_allclose(np.linalg.norm(stored, axis=0), values[:6], rtol=1e-2)
+    np.testing.assert_allclose(
+        np.abs((left[:, :3] * values[:3] * stored[:, :3]).sum(axis=0)), values[:3] ** 2, rtol=1e-2
+    )

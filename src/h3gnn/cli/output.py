@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 EMBEDDING_ENDINGS = (".parquet", ".csv", ".npy")
+ROWS = 8_192
+"""Rows of an embedding in memory that are written at a time."""
 Stage = Callable[[str, float], None]
 """Called with the current step and the completed share."""
 
@@ -135,8 +137,25 @@ def write_rows(
         write_table(path.with_suffix(".ids.csv"), pd.DataFrame({"node": node_ids}), safe=safe)
         _write(path, lambda file: np.save(file, embedding))
         return
+    if path.suffix.lower() == ".parquet":
+        _write(path, lambda file: _write_groups(file, embedding, node_ids))
+        return
     columns = {f"e{i}": embedding[:, i] for i in range(embedding.shape[1])}
     write_table(path, pd.DataFrame({"node": node_ids, **columns}), safe=safe)
+
+
+def _write_groups(file: BinaryIO, embedding: npt.NDArray[np.float32], node_ids: npt.NDArray[Any]) -> None:
+    """Write Parquet a group of rows at a time, so that no second copy of the embedding is made."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    ids = pa.array(node_ids)
+    names = ["node", *(f"e{i}" for i in range(embedding.shape[1]))]
+    kinds = pa.schema([(name, pa.float32() if at else ids.type) for at, name in enumerate(names)])
+    with pq.ParquetWriter(file, kinds) as writer:
+        for first in range(0, len(embedding), ROWS):
+            rows = embedding[first : first + ROWS]
+            writer.write_table(pa.table([ids[first : first + ROWS], *rows.T.copy()], schema=kinds))
 
 
 def write_table(path: Path, table: pd.DataFrame, *, safe: bool = False) -> None:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from h3gnn.training.loop import AfterEpoch, AfterEpochOf
 
 
+MANY_NODES = 1_000_000
+"""Beyond this number of nodes, the size of the embedding is told before it is computed."""
+
+
 def checkpoint_policy(
     out: Path | None, every: int | None = None, minutes: float | None = None, keep: int | None = None
 ) -> Checkpoints | None:
@@ -68,6 +72,7 @@ class Training:
             check_ending(self.embeddings, self.graph)
         if is_first():
             say_repairs(self.graph)
+            self._say_size()
         with resumable(self.out, repeats=self.repeats):  # from the first file of the run on
             if self.checkpoints is not None and self.out is not None and is_first():
                 from h3gnn.storage.runs import has_begun
@@ -77,6 +82,29 @@ class Training:
                 if has_begun(self.out) or not self.checkpoints.only_when_stopped:
                     self._begin(self.out, self.checkpoints)
             return self.train()
+
+    def _say_size(self) -> None:
+        """Tell how much a large embedding will take, and how to write less."""
+        from h3gnn.preprocessing import expected_width
+        from h3gnn.resources import format_bytes
+        from h3gnn.settings import flatten
+        from h3gnn.tuned import preset
+
+        nodes, settings = self.graph.num_nodes, self.model.get_settings()
+        stored = 0 if self.out is None else {"float32": 4, "float16": 2, "none": 0}[self.stored]
+        each = stored + 4 * (self.embeddings is not None)
+        if nodes <= MANY_NODES or not each:
+            return
+        width, few = expected_width(settings, self.graph), 256
+        quick = expected_width({**settings, **flatten(preset("quick"))}, self.graph)
+        ways = [f"`--set dimensions={few}` ({format_bytes(each * nodes * few)})"] if width > few else []
+        ways += [f"`--preset quick` ({format_bytes(each * nodes * quick)})"] if quick < width else []
+        ways += ["`--store-embedding float16` (half of the run's)"] if stored == 4 else []
+        ways += ["`--store-embedding none`"] if stored else []
+        size = format_bytes(each * nodes * width)
+        say(
+            f"note: {nodes:,} nodes × {width:,} columns of the embedding take {size}; less: {', '.join(ways)}"
+        )
 
     def _begin(self, out: Path, checkpoints: Checkpoints) -> None:
         """Store what `--resume` needs."""
