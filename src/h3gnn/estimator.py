@@ -22,6 +22,7 @@ from h3gnn.answers.anomalies import find_anomalies
 from h3gnn.answers.extend import Extension, add_nodes
 from h3gnn.answers.links import Links, find_links
 from h3gnn.answers.similarity import find_nodes, similar_nodes
+from h3gnn.encoder.encode import Sharing
 from h3gnn.encoder.support import NewEdges
 from h3gnn.encoder.tokens import token_names
 from h3gnn.errors import InputError, check_whole
@@ -71,7 +72,7 @@ from h3gnn.storage import models as storage
 from h3gnn.storage.checkpoint_file import Checkpoints, clear
 from h3gnn.storage.runs import open_embedding, store_embedding
 from h3gnn.tables.plan import check_as_is, check_same_plan
-from h3gnn.training.distributed import process_group
+from h3gnn.training.distributed import process_group, shared_files
 from h3gnn.training.history import History, UnfinishedWarning, warn_of_collapse
 from h3gnn.training.loop import AfterEpochOf, Snapshots
 from h3gnn.training.models import Shape, Training, derive_seeds, plan_memory, train_models
@@ -315,8 +316,9 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         if rows is None:
             yield from fitted.in_chunks(graph).chunks()
             return
-        for first in range(0, len(rows), CHUNK):
-            yield rows[first : first + CHUNK].astype(np.float32, copy=False)
+        own = fitted.sharing.own(len(rows), CHUNK)
+        for first in own[::CHUNK]:
+            yield rows[first : min(first + CHUNK, own.stop)].astype(np.float32, copy=False)
 
     @contextmanager
     def embedding_rows(self) -> Iterator[Embedding]:
@@ -331,6 +333,21 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def _rows(self) -> npt.NDArray[Any] | None:
         """Return the fitted graph's embedding, in memory or as stored, if it is there."""
         return self.embedding_ if self.graph_.in_memory else self.inference_.rows
+
+    @contextmanager
+    def sharing(self) -> Iterator[Sharing]:
+        """Let the processes that torchrun started divide the embedding of a graph on disk.
+
+        All of them enter the block and call the same methods there. `embedding_chunks` then yields the rows
+        of some of the nodes, in the order of the processes, and `embedding_rows` all of them.
+        """
+        fitted = self._fitted()
+        folder = self.graph_.folder if isinstance(self.graph_, MappedGraph) else Path()
+        with shared_files(fitted.device, folder) as fitted.sharing:
+            try:
+                yield fitted.sharing
+            finally:
+                fitted.forget_sharing()
 
     def transform(self, X: Any, *, edge_index: Any = None, edges: Any = None) -> Any:  # noqa: N803
         """Return one embedding per node, `[nodes, n_models · D]`.

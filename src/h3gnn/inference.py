@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from h3gnn.encoder.encode import (
     Allocate,
     GraphRows,
     LayerwiseEncoder,
+    Sharing,
     concat_models,
     embed_models,
     split_for_fusion,
@@ -106,38 +107,46 @@ class ChunkedEmbedding:
     fill_blocks: Callable[..., None] | None = None
     reduction: ColumnReduction | None = None
     in_memory: bool = False  # no array is in a file, and temporary ones are small
+    sharing: Sharing = field(default_factory=Sharing)
+    own: range = range(0)  # the nodes whose rows this process computes
 
     def chunks(self) -> Iterator[Array]:
-        """Yield the embedding in chunks of nodes."""
+        """Yield the embedding of this process's nodes in chunks."""
         if self.scale is None and not self.smoother.strength and self.fill_blocks is None:
             with self._allocator() as allocate:
                 yield from (_as_array(self._reduced(piece.cpu())) for piece in self.encode(allocate))
             return
         with self.rows() as rows:
-            yield from (rows[first : first + CHUNK] for first in range(0, self.nodes, CHUNK))
+            for first in self.own[::CHUNK]:
+                yield rows[first : min(first + CHUNK, self.own.stop)]
 
     @contextmanager
     def rows(self) -> Iterator[Array]:
         """Yield the embedding as one array, in memory or in a temporary file."""
         with self._allocator() as allocate:
             make = allocate or (lambda _, shape, dtype: torch.empty(shape, dtype=dtype))
-            rows, first = make("embedding", (self.nodes, self.width), torch.float32), 0
+            rows, first = make("embedding", (self.nodes, self.width), torch.float32), self.own.start
             for piece in self.encode(allocate):
                 rows[first : first + len(piece), : self.models_width] = piece
                 first += len(piece)
+            self.sharing.complete()
             step = max(1, self.budget // (32 * self.nodes))
             step = min(step, SMALL_COLUMNS) if self.in_memory else step
             changed = self.models_width if self.scale is not None or self.smoother.strength else 0
-            for first in range(0, changed, step):
-                columns = slice(first, min(first + step, changed))
+            step = min(step, -(-self.models_width // self.sharing.size))
+            for number in self.sharing.deal(-(-changed // step)):
+                columns = slice(number * step, min((number + 1) * step, changed))
                 part = rows[:, columns]
                 part.copy_(self.smoother(part.clone() if self.scale is None else self.scale(part, columns)))
             if self.fill_blocks is not None:
                 self.fill_blocks(rows[:, self.models_width :], width=min(step, COLUMNS))
+            self.sharing.complete()
             if self.reduction is not None:
                 reduced = make("reduced", (self.nodes, self.reduction.width), torch.float32)
-                for first in range(0, self.nodes, CHUNK):
-                    reduced[first : first + CHUNK] = self._reduced(rows[first : first + CHUNK])
+                for first in self.own[::CHUNK]:
+                    some = slice(first, min(first + CHUNK, self.own.stop))
+                    reduced[some] = self._reduced(rows[some])
+                self.sharing.complete()
                 rows = reduced
             yield rows.numpy()
 
@@ -146,6 +155,9 @@ class ChunkedEmbedding:
 
     @contextmanager
     def _allocator(self) -> Iterator[Allocate | None]:
+        if self.sharing.allocate is not None:
+            yield self.sharing.allocate
+            return
         with tempfile.TemporaryDirectory(prefix="h3gnn-") as folder:
             large = not self.in_memory and 4 * self.nodes * self.width > self.budget // 2
             yield files_in(Path(folder)) if large else None
@@ -165,6 +177,7 @@ class FittedEncoder:
     blocks: InputBlocks | None = None  # input features next to the embedding
     reduction: ColumnReduction | None = None  # to fewer columns
     block_lengths: list[float] | None = None  # of each block's rows, learned with the fitted embedding
+    sharing: Sharing = field(default_factory=Sharing)  # of embeddings of graphs on disk
     stored: StoredEmbedding | None = None  # the fitted embedding as the model's folder has it
 
     @property
@@ -354,6 +367,7 @@ class FittedEncoder:
     def in_chunks(self, graph: GraphLike | None = None) -> ChunkedEmbedding:
         """Return the embedding of the fitted graph, or of another one on disk, computed in chunks."""
         if graph is not None and graph.provenance.sha256 != self.graph.provenance.sha256:
+            self._fitted_columns()  # all processes compute it, also those that get no columns later
             return self._chunked(graph, *self._prepare_other(graph), self._fitted_scale)
         bounded = self.memory is not None or self.settings["batch_size"] is not None
         whole = self.graph.in_memory and self.device.type == "cpu" and not bounded
@@ -372,12 +386,15 @@ class FittedEncoder:
         """Return the embedding of a graph, computed in chunks; `own` learns the lengths of its blocks."""
         chunk = SMALL_CHUNK if rows.features is not None else CHUNK
         chunk = min(chunk, SMALL_CHUNK) if graph.in_memory else chunk
+        sharing, nodes = self.sharing, self.sharing.own(graph.num_nodes, chunk)
+        chunk = sharing.chunk(graph.num_nodes, chunk)
 
         def encode(allocate: Allocate | None) -> Iterator[Tensor]:
             encoder = self.encoder.to(self.device).eval()
-            layers = LayerwiseEncoder(encoder, rows, weights, chunk, allocate)
+            layers = LayerwiseEncoder(encoder, rows, weights, chunk, sharing.allocate or allocate, sharing)
             yield from map(concat_models, layers.chunks(with_tokens=self.settings["concat_tokens"]))
 
+        fill = partial(self._fill_blocks, graph=graph, rows=rows, learn=own, nodes=nodes)
         return ChunkedEmbedding(
             encode,
             graph.num_nodes,
@@ -386,9 +403,11 @@ class FittedEncoder:
             physical_memory() if self.memory is None else self.memory,
             scale if self.standardizes else None,
             self.smoother(graph, CPU),
-            None if self.blocks is None else partial(self._fill_blocks, graph=graph, rows=rows, learn=own),
+            None if self.blocks is None else fill,
             self.reduction,
             graph.in_memory,
+            sharing,
+            nodes,
         )
 
     @property
@@ -400,6 +419,11 @@ class FittedEncoder:
     def smoother(self, graph: GraphLike, device: torch.device | None = None) -> Smoother:
         """Return the smoothing of embeddings of a graph."""
         return build_smoother(graph, self.settings["smoother"], self.smoothing, device)
+
+    def forget_sharing(self) -> None:
+        """Embed in this process alone from here on; of the scale of columns it may know a part only."""
+        if self.sharing.size > 1:
+            self.sharing, self.columns = Sharing(), None
 
     @property
     def preprocessing(self) -> Preprocessing:
@@ -420,13 +444,21 @@ class FittedEncoder:
         return full
 
     def _fill_blocks(
-        self, filled: Tensor, *, graph: GraphLike, rows: GraphRows, learn: bool = False, width: int = COLUMNS
+        self,
+        filled: Tensor,
+        *,
+        graph: GraphLike,
+        rows: GraphRows,
+        learn: bool = False,
+        nodes: range | None = None,
+        width: int = COLUMNS,
     ) -> None:
-        """Compute the blocks of a graph; with `learn` also their scale."""
+        """Compute the blocks of a graph; with `learn` also their scale. This process scales its own nodes."""
         assert self.blocks is not None
-        lengths = fill_blocks(filled, self.blocks, graph, rows, width)
+        lengths = fill_blocks(filled, self.blocks, graph, rows, width, self.sharing)
         self.block_lengths = lengths if learn else self.block_lengths
         size = self.settings["input_weight"] * self.models_width**0.5
+        filled = filled if nodes is None else filled[nodes.start : nodes.stop]
         scale_blocks(filled, self.block_widths, self._block_lengths(), size)
 
     def _block_lengths(self) -> list[float]:
@@ -500,7 +532,10 @@ class FittedEncoder:
             sums = MomentSums(self.models_width)
             for piece in self.in_chunks().encode(None):
                 sums.add(piece.cpu())
-            self.columns = ColumnScaler.from_moments(sums.mean, sums.squares / sums.rows)
+            total, share = self.graph.num_nodes, self.sharing
+            mean = share.sum(sums.mean * (sums.rows / total))
+            squares = share.sum(sums.squares + sums.rows * (sums.mean - mean).square())
+            self.columns = ColumnScaler.from_moments(mean, squares / total)
         return self.columns
 
     def _own_scale(self) -> Callable[[Tensor, slice], Tensor]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support
 from h3gnn.encoder.blocks import COLUMNS, COMPONENTS, DIFFUSION, InputBlocks
-from h3gnn.encoder.encode import GraphRows, gather_rows
+from h3gnn.encoder.encode import GraphRows, Sharing, gather_rows
 from h3gnn.encoder.readout import ColumnScaler, Smoother, StepMatrix, suggest_smoothing
 from h3gnn.encoder.support import find_entries, support_from_rows
 from h3gnn.errors import GraphError, InputError, shortened
@@ -415,30 +415,42 @@ def expected_width(settings: Mapping[str, Any], graph: GraphLike) -> int:
 
 
 def fill_blocks(
-    filled: Tensor, blocks: InputBlocks, graph: GraphLike, rows: GraphRows, width: int = COLUMNS
+    filled: Tensor,
+    blocks: InputBlocks,
+    graph: GraphLike,
+    rows: GraphRows,
+    width: int = COLUMNS,
+    sharing: Sharing | None = None,
 ) -> list[float]:
-    """Compute the blocks of a graph; return the root mean squared length of the rows of each."""
+    """Compute the blocks of a graph; return the root mean squared length of the rows of each.
+
+    Of several processes each computes some of the columns.
+    """
+    sharing = sharing or Sharing()
     device, first, widths = filled.device, sum(blocks.widths), block_widths(blocks, graph)
     if sum(widths) != filled.shape[1]:  # link columns that the fit did not have
         widths = blocks.widths
     step = step_matrix(graph, "walks", device, self_loops=False)
     walks = build_smoother(graph, "walks", DIFFUSION, device)
     squares = torch.zeros(filled.shape[1], dtype=torch.float64)
-    for some, values in blocks.to(device).columns(rows, step, walks, width):
+    for some, values in blocks.to(device).columns(rows, step, walks, width, sharing):
         filled[:, some] = values
         squares[some] = values.square().sum(dim=0, dtype=torch.float64).cpu()
-    if graph.path_columns is not None:
+    if graph.path_columns is not None:  # of a graph in memory, which is not shared
         values = torch.from_numpy(graph.path_columns.values).to(device)
         filled[:, -values.shape[1] :] = values
         squares[-values.shape[1] :] = values.square().sum(dim=0, dtype=torch.float64).cpu()
     if graph.link_columns is not None and len(widths) > len(blocks.widths):
         links = graph.link_columns.values
-        for at in range(0, links.shape[1], width):
+        for number in sharing.deal(-(-links.shape[1] // width)):
+            at = number * width
             own = torch.from_numpy(links[:, at : at + width].copy()).to(device)
             for start, values in ((first + at, own), (first + links.shape[1] + at, step @ own)):
                 filled[:, start : start + own.shape[1]] = values
                 total = values.square().sum(dim=0, dtype=torch.float64)
                 squares[start : start + own.shape[1]] = total.cpu()
+    sharing.complete()
+    squares = sharing.sum(squares)
     return [float(part.sum() / len(filled)) ** 0.5 for part in torch.split(squares, widths)]
 
 

@@ -14,7 +14,7 @@ from h3gnn.cli.compare import compare, tune
 from h3gnn.cli.evaluate import cluster, evaluate
 from h3gnn.cli.fit import fit, prepare
 from h3gnn.cli.inspect import datasets, download, inspect, methods
-from h3gnn.cli.output import say
+from h3gnn.cli.output import alone, say
 from h3gnn.cli.predict import predict
 from h3gnn.cli.report import demo, plot, report
 from h3gnn.errors import InputError
@@ -32,8 +32,10 @@ COMMANDS = (
     *(demo, fit, embed, evaluate, cluster, compare, methods, tune, report, plot, inspect),
     *(datasets, download, prepare, predict, similar, anomalies, links, export),
 )
+DIVIDED = (fit, embed, evaluate, predict)
+"""Commands that several processes share; of the others, the first process does all."""
 for command in COMMANDS:
-    app.command()(ending.as_command(command))
+    app.command()(ending.as_command(command if command in DIVIDED else alone(command)))
 
 
 @app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

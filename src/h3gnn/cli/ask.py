@@ -18,9 +18,11 @@ from h3gnn.cli.output import (
     EMBEDDING_ENDINGS,
     echo_json,
     echo_written,
+    is_first,
     print_table,
     say,
     say_repairs,
+    work_alone,
     write_result,
     write_rows,
     write_table,
@@ -386,6 +388,8 @@ def embed(
     drivers.parquet`, then `h3gnn embed f1/ --type drivers --new-tables season/ --out new.parquet`
     """
     options.check_output(out, *EMBEDDING_ENDINGS)
+    if is_about_tables(run, tables) or new_features is not None or new_edges is not None:
+        work_alone()
     asked = find_run(run, tables, use.device)
     run = asked.run
     if new_features is not None or new_edges is not None or new_tables is not None:
@@ -421,6 +425,7 @@ def embed(
     if not graph.in_memory:
         write_result(out, model, graph)
     else:
+        work_alone()
         write_rows(out, model.transform(graph), graph.node_ids, safe=use.safe_csv)
     dimensions = len(model.get_feature_names_out())
     _report(out, graph.num_nodes, dimensions, graph, f"{graph.num_nodes:,} nodes", use.as_json, {})
@@ -442,6 +447,8 @@ def _with_drift(fitted: Graph | MappedGraph, other: Graph | MappedGraph) -> Grap
 def _report(
     out: Path, nodes: int, dimensions: int, graph: Any, which: str, as_json: bool, more: dict[str, Any]
 ) -> None:
+    if not is_first():
+        return
     if as_json:
         result = {"nodes": nodes, "dimensions": dimensions, "embeddings": str(out), **more}
         echo_json(result | {"provenance": graph.provenance.as_dict()})

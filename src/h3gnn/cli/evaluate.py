@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from h3gnn.cli import options
-from h3gnn.cli.databases import FoundRun, find_run
+from h3gnn.cli.databases import FoundRun, find_run, is_about_tables
 from h3gnn.cli.options import Number, Source, Tables, Use, option, takes_graph
 from h3gnn.cli.output import (
     EMBEDDING_ENDINGS,
     echo_json,
     echo_written,
+    is_parts,
     print_table,
     say,
     say_repairs,
     stages,
+    work_alone,
     write_table,
 )
 from h3gnn.errors import InputError
@@ -71,6 +73,8 @@ def evaluate(
     `h3gnn evaluate --preset paper texas --seeds 10`. Of several linked tables, `h3gnn evaluate bank/ --type
     loan.status` scores the rows of a predicted column.
     """
+    if preset is not None or embeddings is None or is_about_tables(Path(embeddings), tables):
+        work_alone()
     found = None if embeddings is None else find_run(Path(embeddings), tables, use.device)
     if found is not None and found.database is not None:
         embeddings, preset, epochs, set_ = str(found.run), None, None, None
@@ -319,7 +323,7 @@ def read_embedded(
     With `to_score`, a graph on disk is accepted, of which only the labelled nodes are embedded.
     """
     path = Path(given)
-    if path.is_dir():
+    if path.is_dir() and not is_parts(path):
         return _embed_run(path, graph, use, to_score)
     if path.suffix.lower() not in EMBEDDING_ENDINGS:
         raise InputError(
@@ -327,6 +331,7 @@ def read_embedded(
             f"{', '.join(EMBEDDING_ENDINGS)}",
             code="not-embeddings",
         )
+    work_alone()
     return _read_file(path, graph)
 
 
@@ -338,6 +343,8 @@ def _embed_run(folder: Path, given: Graph | MappedGraph | None, use: Use, to_sco
     whole: Graph | MappedGraph = model.graph_ if given is None else given
     if given is None:
         options.keep_embedding(model, folder)
+    if whole.in_memory:
+        work_alone()
     if not whole.in_memory:
         values, graph = _labelled_rows(model, whole)
     elif given is None:
@@ -352,33 +359,41 @@ def _embed_run(folder: Path, given: Graph | MappedGraph | None, use: Use, to_sco
 def _labelled_rows(model: H3GNN, graph: MappedGraph) -> tuple[npt.NDArray[np.float32], Graph]:
     """Return the embeddings of a graph's labelled nodes, and these nodes."""
     import numpy as np
+    import torch
 
+    from h3gnn.inference import CHUNK
     from h3gnn.ondisk.mapped import labelled_nodes
     from h3gnn.resources import check_memory
 
     nodes, labelled = labelled_nodes(graph)
-    size = 4 * len(nodes) * len(model.get_feature_names_out())
-    check_memory(2 * size, f"the embeddings of {len(nodes):,} labelled nodes")
+    width = len(model.get_feature_names_out())
+    check_memory(8 * len(nodes) * width, f"the embeddings of {len(nodes):,} labelled nodes")
     if len(nodes) < graph.num_nodes:
         say(f"note: of a graph on disk, only the {len(nodes):,} labelled nodes are scored")
-    kept, first, wanted = [], 0, nodes.numpy()
-    for chunk in model.embedding_chunks(graph):
-        begin, end = np.searchsorted(wanted, [first, first + len(chunk)])
-        kept.append(chunk[wanted[begin:end] - first])
-        first += len(chunk)
-    return np.concatenate(kept), labelled
+    kept, wanted = [np.empty((0, width), dtype=np.float32)], nodes.numpy()
+    with model.sharing() as share:
+        first = share.own(graph.num_nodes, CHUNK).start
+        for chunk in model.embedding_chunks(graph):
+            begin, end = np.searchsorted(wanted, [first, first + len(chunk)])
+            kept.append(chunk[wanted[begin:end] - first])
+            first += len(chunk)
+        share.complete()
+        rows = share.gather(torch.from_numpy(np.concatenate(kept)))
+    work_alone()
+    return rows.numpy(), labelled
 
 
 def _read_file(path: Path, given: Graph | MappedGraph | None) -> Embedded:
     import hashlib
 
     import numpy as np
+    import pandas as pd
 
     from h3gnn.graphs.ids import find_ids, quoted
     from h3gnn.ondisk.mapped import labelled_nodes
     from h3gnn.tables.features import read_vectors
 
-    read = read_vectors(path)
+    read = read_vectors(pd.read_parquet(path) if path.is_dir() else path)
     values = np.asarray(read.values, dtype=np.float32)
     if not np.isfinite(values).all():
         row = int(np.argwhere(~np.isfinite(values))[0, 0])

@@ -13,7 +13,15 @@ import typer
 from h3gnn.cli import options
 from h3gnn.cli.databases import fit_tables
 from h3gnn.cli.options import File, Number, Source, Tables, Text, option, takes_graph
-from h3gnn.cli.output import EMBEDDING_ENDINGS, echo_json, echo_written, is_first, say, say_repairs
+from h3gnn.cli.output import (
+    EMBEDDING_ENDINGS,
+    echo_json,
+    echo_written,
+    is_first,
+    say,
+    say_repairs,
+    work_alone,
+)
 from h3gnn.cli.training import Training, advising, checkpoint_policy, fit_or_continue, resumable
 from h3gnn.errors import InputError, check_choice
 from h3gnn.resources import progress
@@ -96,6 +104,7 @@ def fit(
     if source.names_tables and tables.tables is None:
         tables, source = replace(tables, tables=source.graph), replace(source, graph=None)
     if tables.tables is not None:
+        work_alone()
         fit_tables(out, tables, device, source, named, train)
         return
     tables.check_unused()

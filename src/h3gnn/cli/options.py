@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 import typer
 
-from h3gnn.cli.output import say
+from h3gnn.cli.output import is_alone, is_parts, say
 from h3gnn.errors import InputError
 from h3gnn.settings import LARGEST_SEED, SETTINGS, canonical, check_arguments, parse_value, setting_name
 from h3gnn.tuned import NAMED_PRESETS
@@ -425,7 +425,7 @@ def check_output(path: Path | None, *endings: str) -> None:
         raise InputError(f"{path}: the file must end in one of {', '.join(endings)}", code="file-ending")
     if not path.parent.is_dir():
         raise InputError(f"{path}: the folder {path.parent} does not exist", code="no-such-folder")
-    if path.is_dir():
+    if path.is_dir() and (is_alone() or not is_parts(path)):
         raise InputError(f"{path} is a folder; give a file", code="is-a-folder")
     if path.suffix.lower() in (".npy", ".faiss"):
         from h3gnn.answers.export import check_ids_file
@@ -514,8 +514,6 @@ def open_run(run: Path, device: str, *, unfinished: bool = False, in_files: bool
 
 def keep_embedding(model: H3GNN, run: Path) -> None:
     """Store the embedding of a run that has none yet, where its folder can be written."""
-    from h3gnn.cli.output import is_alone
-
     if model.inference_.stored is None and is_alone():
         with suppress(OSError):
             model.store_embedding(run)

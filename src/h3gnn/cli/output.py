@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import typer
 
+from h3gnn.cli.exit import Stopped
 from h3gnn.errors import InputError
 from h3gnn.resources import new_table, progress, show
 
@@ -20,12 +24,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pandas as pd
 
+    from h3gnn.encoder.encode import Sharing
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import Graph
     from h3gnn.ondisk.mapped import MappedGraph
     from h3gnn.tables.schema import Schema
 
 
+PART = re.compile(r"part-\d{5,}\.parquet")
 EMBEDDING_ENDINGS = (".parquet", ".csv", ".npy")
 ROWS = 8_192
 """Rows of an embedding in memory that are written at a time."""
@@ -34,9 +40,10 @@ Stage = Callable[[str, float], None]
 
 
 def say(message: str) -> None:
-    """Print a message to standard error; ignore a closed terminal."""
+    """Print a message to standard error, of several processes once; ignore a closed terminal."""
     with suppress(OSError):
-        print(f"h3gnn: {message}", file=sys.stderr)
+        if is_first():
+            print(f"h3gnn: {message}", file=sys.stderr)
 
 
 def say_repairs(graph: Graph | MappedGraph) -> None:
@@ -96,6 +103,24 @@ def is_alone() -> bool:
 def is_first() -> bool:
     """Return whether this process writes: the only one, or rank 0 of torchrun."""
     return is_alone() or os.environ.get("RANK", "0") == "0"
+
+
+def work_alone() -> None:
+    """Let rank 0 of torchrun do all of a work that cannot be divided; the others end here."""
+    if not is_first():
+        raise Stopped(0)
+    os.environ["WORLD_SIZE"] = "1"
+
+
+def alone(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that works alone."""
+
+    @wraps(command)
+    def run(*given: Any, **named: Any) -> None:
+        work_alone()
+        command(*given, **named)
+
+    return run
 
 
 @contextmanager
@@ -182,12 +207,58 @@ def _write(path: Path, write: Callable[[Any], object]) -> None:
 
 
 def write_result(path: Path, model: H3GNN, graph: Graph | MappedGraph, *, safe: bool = False) -> None:
-    """Write the embeddings of a graph; those of a graph on disk in chunks, as Parquet."""
+    """Write the embeddings of a graph; those of a graph on disk in chunks, as Parquet.
+
+    Several processes, which all call this, write a folder with a file for each.
+    """
     if graph.in_memory:
         write_rows(path, model.embedding_, graph.node_ids, safe=safe)
         return
     check_ending(path, graph)
-    _write(path, lambda file: _write_chunks(file, model, graph))
+    with model.sharing() as share:
+        if share.size == 1:
+            _write(path, lambda file: _write_chunks(file, model, graph))
+        else:
+            _write_parts(path, model, graph, share)
+
+
+def is_parts(folder: Path) -> bool:
+    """Return whether several processes wrote this folder of embeddings."""
+    return folder.is_dir() and all(PART.fullmatch(path.name) for path in folder.iterdir())
+
+
+def _write_parts(path: Path, model: H3GNN, graph: MappedGraph, share: Sharing) -> None:
+    """Write the rows of this process's nodes, as a file in a folder that gets its name when all are there."""
+    import torch
+
+    from h3gnn.inference import CHUNK
+    from h3gnn.storage.atomic import make_temporary, umask
+
+    name, handle = torch.zeros(64 + len(os.fsencode(path.name)), dtype=torch.uint8), -1
+    if share.rank == 0:
+        part, handle = make_temporary(path.parent, path.name, is_folder=True)
+        written = torch.frombuffer(bytearray(os.fsencode(part.name)), dtype=torch.uint8)
+        name[: len(written)] = written
+    name = share.sum(name.int())
+    part = path.parent / os.fsdecode(bytes(name.tolist()).rstrip(b"\0"))
+    try:
+        own = part / f"part-{share.rank:05d}.parquet"
+        with own.open("wb") as file:
+            _write_chunks(file, model, graph, share.own(graph.num_nodes, CHUNK).start)
+        if not own.stat().st_size:
+            own.unlink()
+        share.complete()
+        if share.rank == 0:
+            part.chmod(0o777 & ~umask())
+            if path.is_dir():
+                shutil.rmtree(path)
+            path.unlink(missing_ok=True)
+            part.replace(path)
+    finally:
+        if share.rank == 0:
+            shutil.rmtree(part, ignore_errors=True)
+        if handle >= 0:
+            os.close(handle)
 
 
 def check_ending(path: Path, graph: Graph | MappedGraph) -> None:
@@ -200,8 +271,11 @@ def check_ending(path: Path, graph: Graph | MappedGraph) -> None:
         raise InputError(f"{path}: embeddings of a graph on disk need .parquet", code="file-ending")
 
 
-def _write_chunks(file: BinaryIO, model: H3GNN, graph: MappedGraph) -> None:
-    """Write one row group per chunk: a column `node`, and `e0`, `e1`, … as for graphs in memory."""
+def _write_chunks(file: BinaryIO, model: H3GNN, graph: MappedGraph, first: int = 0) -> None:
+    """Write one row group per chunk: a column `node`, and `e0`, `e1`, … as for graphs in memory.
+
+    `first` is the node of the first row.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
     import torch
@@ -209,8 +283,10 @@ def _write_chunks(file: BinaryIO, model: H3GNN, graph: MappedGraph) -> None:
     blocks, ids, writer = graph.id_blocks(), pa.chunked_array([], type=pa.null()), None
     try:
         for chunk in model.embedding_chunks(graph):
-            while len(ids) < len(chunk):
+            while len(ids) < first + len(chunk):
                 ids = pa.chunked_array([*ids.chunks, next(blocks)])
+                skipped = min(first, len(ids))
+                ids, first = ids.slice(skipped), first - skipped
             turned = torch.from_numpy(chunk).t().contiguous().numpy()  # block by block, unlike NumPy
             columns = {f"e{i}": pa.array(column) for i, column in enumerate(turned)}
             table = pa.table({"node": ids.slice(0, len(chunk)), **columns})

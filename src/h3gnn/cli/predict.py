@@ -11,7 +11,7 @@ import typer
 from h3gnn.cli import options
 from h3gnn.cli.databases import FoundRun, ask_tables, is_about_tables
 from h3gnn.cli.options import Source, Tables, Text, Use, argument, option, takes_graph
-from h3gnn.cli.output import echo_json, echo_written, print_table, say, stages, write_table
+from h3gnn.cli.output import echo_json, echo_written, print_table, say, stages, work_alone, write_table
 from h3gnn.cli.training import Training, checkpoint_policy, fit_or_continue
 from h3gnn.errors import InputError, counted, shortened
 
@@ -87,6 +87,8 @@ def predict(
     rule = Rule(class_weight, _threshold(threshold), cannot_tell_below, coverage)
     found_run, asked, extension, rows = FoundRun(run), None, None, None
     label_name: str | None
+    if is_about_tables(run, tables) or source.edges:
+        work_alone()
     if is_about_tables(run, tables):
         found_run, asked = ask_tables(
             run, target, tables, source, use.device, test_from, allow_leaks=allow_leaks
@@ -102,7 +104,11 @@ def predict(
     rule.check(max(2, len(names)) if names else 0)
     if new_features is not None or new_edges is not None:
         extension = options.extend_run(model, new_features, new_edges, source.reading())
-    with stages(spoken=True) as stage, model.embedding_rows() as embedding:
+    if model.graph_.in_memory:
+        work_alone()
+    with stages(spoken=True) as stage, model.sharing() as share, model.embedding_rows() as embedding:
+        share.end()
+        work_alone()
         found = predict_nodes(
             model.graph_,
             embedding,

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from h3gnn.cli.exit import ENDED, Stopped, code_of_signal
-from h3gnn.cli.output import check_ending, is_alone, is_first, say, say_repairs, write_result
+from h3gnn.cli.output import (
+    check_ending,
+    is_alone,
+    is_first,
+    say,
+    say_repairs,
+    work_alone,
+    write_result,
+)
 from h3gnn.errors import CheckpointError, InputError, RankLostError, TrainingStopped
 
 if TYPE_CHECKING:
@@ -125,6 +133,8 @@ class Training:
                 self.model.fit(self.graph)
             except TrainingStopped as stop:
                 raise Stopped(code_of_signal(stop)) from None
+            if self.embeddings is not None and not self.graph.in_memory:
+                write_result(self.embeddings, self.model, self.graph)
             return time.perf_counter() - started
         eta = TrainingTime(self.model, self.graph, lambda words: say(f"training: {words}"))
         with _scalar_log(self.tensorboard) as log_of:
@@ -157,6 +167,7 @@ class Training:
         """Write the model at the time of a signal and what `--resume` needs, then raise again."""
         from h3gnn.storage.runs import has_begun
 
+        work_alone()  # the others end without writing
         if self.checkpoints is not None and self.out is not None and not has_begun(self.out):
             self._begin(self.out, self.checkpoints)
         self.write(stopped=True)

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from h3gnn.encoder.encode import GraphRows
+from h3gnn.encoder.encode import GraphRows, Sharing
 from h3gnn.encoder.features import FeatureMatrix
 from h3gnn.encoder.readout import Smoother, StepMatrix
 from h3gnn.encoder.support import Support, cut_around
@@ -92,7 +92,12 @@ class InputBlocks:
         return product
 
     def columns(
-        self, rows: GraphRows, step: StepMatrix, smoother: Smoother, width: int = COLUMNS
+        self,
+        rows: GraphRows,
+        step: StepMatrix,
+        smoother: Smoother,
+        width: int = COLUMNS,
+        sharing: Sharing | None = None,
     ) -> Iterator[tuple[slice, Tensor]]:
         """Yield slices of columns, those of F first, and their values for all nodes.
 
@@ -101,14 +106,15 @@ class InputBlocks:
             step: its mean over neighbours, without self-loops.
             smoother: its walks of strength `DIFFUSION`.
             width: number of columns at a time.
+            sharing: of several processes each yields some of the slices.
         """
-        total, _ = self.widths
-        for some in _slices(total, width):
+        (total, walked), share = self.widths, sharing or Sharing()
+        for some in _dealt(total, width, share):
             own, around = self.own[:, some], self.around[:, some]
             projected = self.project(rows, torch.cat([own, around], dim=1))
             own, around = torch.split(projected, own.shape[1], dim=1)
             yield some, own + step @ around.contiguous()
-        for some in _slices(self.walks.shape[1], width):
+        for some in _dealt(walked, width, share):
             projected = self.project(rows, self.walks[:, some].contiguous())
             yield slice(total + some.start, total + some.stop), smoother(projected)
 
@@ -208,5 +214,8 @@ class ColumnReduction:
         return (rows - self.mean.to(rows.device)) @ self.directions.to(rows.device)
 
 
-def _slices(total: int, width: int) -> Iterator[slice]:
-    return (slice(first, min(first + width, total)) for first in range(0, total, width))
+def _dealt(total: int, width: int, sharing: Sharing) -> Iterator[slice]:
+    """Return the slices of columns that this process computes."""
+    width = max(1, min(width, -(-total // sharing.size)))
+    for number in sharing.deal(-(-total // width)):
+        yield slice(number * width, min((number + 1) * width, total))

@@ -21,6 +21,53 @@ from h3gnn.encoder.tokens import WeightedGCN
 Allocate = Callable[[str, tuple[int, ...], torch.dtype], Tensor]
 """Allocates a large array, in memory or in a file, from its name, shape and dtype."""
 
+
+class Sharing:
+    """How processes divide the work on arrays over all nodes; here one process does all of it.
+
+    `allocate` makes arrays that all processes see, None where there is one.
+    """
+
+    rank, size = 0, 1
+    allocate: Allocate | None = None
+
+    def shard(self, count: int) -> range:
+        """Return which of the chunks of nodes this process computes, consecutive ones."""
+        return range(count)
+
+    def deal(self, count: int) -> range:
+        """Return which of the slices of columns this process computes."""
+        return range(count)
+
+    def chunk(self, nodes: int, usual: int) -> int:
+        """Return the number of nodes in a chunk."""
+        return usual
+
+    def complete(self) -> None:
+        """Wait until every process has written its share."""
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum over all processes."""
+        return values
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """Return the rows `[rows, columns]` of all processes, one after another."""
+        return rows
+
+    def end(self) -> None:
+        """Leave the other processes: nothing is shared from here on."""
+
+    def spans(self, nodes: int, chunk: int) -> list[tuple[int, int]]:
+        """Return the chunks of nodes that this process computes."""
+        firsts = range(0, nodes, chunk)
+        return [(firsts[one], min(firsts[one] + chunk, nodes)) for one in self.shard(len(firsts))]
+
+    def own(self, nodes: int, usual: int) -> range:
+        """Return the nodes that this process computes, with the usual number of nodes in a chunk."""
+        spans = self.spans(nodes, self.chunk(nodes, usual))
+        return range(spans[0][0], spans[-1][1]) if spans else range(0)
+
+
 FUSION_BATCH = {"cpu": 1024, "cuda": 4096}
 """Nodes per call of the fusion block; on a CPU, as many as its cache holds."""
 
@@ -72,7 +119,8 @@ class LayerwiseEncoder:
     """Encodes all nodes of a graph, `chunk` nodes at a time, by an encoder in evaluation mode.
 
     The fusion block runs in full precision. By default, edge weights are the encoder's own, all nodes are one
-    chunk, and arrays over all nodes are allocated on the device of the support.
+    chunk, and arrays over all nodes are allocated on the device of the support. Of several processes, which
+    `sharing` describes, each computes some of the chunks.
     """
 
     def __init__(
@@ -82,10 +130,11 @@ class LayerwiseEncoder:
         edge_weights: Tensor | None = None,
         chunk: int | None = None,
         allocate: Allocate | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self.encoder, self.graph, self.support = encoder, graph, graph.support
         self.chunk = chunk or max(1, self.support.nodes)
-        self.edge_weights = edge_weights
+        self.edge_weights, self.sharing = edge_weights, sharing or Sharing()
         self.endpoint_scores: Tensor | None = None
         self.device = device = self.support.pattern.crow.device
         self.allocate = allocate or (lambda _, shape, dtype: torch.empty(shape, dtype=dtype, device=device))
@@ -100,7 +149,7 @@ class LayerwiseEncoder:
         if encoder.computes_edges:
             self.endpoint_scores = self._projected("ends", slice(starts[-1], starts[-1] + to_others[-1]))
         hops = [self._hop(hop, slice(*starts[hop - 1 : hop + 1])) for hop in range(1, count + 1)]
-        for first, last in self._spans(self.chunk):
+        for first, last in self.sharing.spans(self.support.nodes, self.chunk):
             projected = self._project(first, last, slice(0, starts[0]))
             linear, hidden = torch.split(projected, [to_linear, to_mlp], dim=-1)
             aggregated = [token[:, first:last].to(encoder.device) for token in hops]
@@ -120,10 +169,6 @@ class LayerwiseEncoder:
                 yield torch.cat([fused, tokens.flatten(2)], dim=2) if with_tokens else fused
         finally:
             encoder.fuse_in_bfloat16 = configured
-
-    def _spans(self, chunk: int) -> Iterator[tuple[int, int]]:
-        nodes = self.support.nodes
-        return ((first, min(first + chunk, nodes)) for first in range(0, nodes, chunk))
 
     def _hop(self, hop: int, columns: slice) -> Tensor:
         """Return a hop token of all nodes, `[models, nodes, channels]`."""
@@ -152,8 +197,9 @@ class LayerwiseEncoder:
             return compute(0, self.support.nodes).to(self.device)
         dtype = self.encoder.linear_bias.dtype
         filled = self.allocate(name, (self.encoder.models, self.support.nodes, width), dtype)
-        for first, last in self._spans(self.chunk):
+        for first, last in self.sharing.spans(self.support.nodes, self.chunk):
             filled[:, first:last] = compute(first, last).to(filled.device)
+        self.sharing.complete()
         return filled
 
     def _projected(self, name: str, columns: slice) -> Tensor:

@@ -8,14 +8,19 @@ per chunk of nodes, and DDP would send after the first of them.
 from __future__ import annotations
 
 import math
+import mmap
 import os
 import re
+import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
+from functools import cache
+from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
 
@@ -25,14 +30,19 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from h3gnn.encoder.encode import GraphRows, gather_rows
+from h3gnn.encoder.encode import GraphRows, Sharing, gather_rows
 from h3gnn.encoder.sparse import csr_tensor
 from h3gnn.encoder.support import Support
 from h3gnn.errors import STOPPING, InputError, RankLostError
+from h3gnn.storage.atomic import make_temporary
 from h3gnn.training.sampling import NodeIds
 
 PATIENCE_SECONDS = 600
 """Timeout for messages between processes; `H3GNN_RANK_TIMEOUT` overrides it."""
+PAGE = max(1024, mmap.PAGESIZE // 4)
+"""Rows of any number of columns that end with a page of memory."""
+EXCHANGE_SECONDS, ENDED = 0.02, 1 << 60
+"""Time between two exchanges of the steps that processes have done, and the number after the last step."""
 REPORTING_SECONDS = 3.0
 """Time for the store to say which process reports; it does not answer over a link that is down."""
 
@@ -169,6 +179,11 @@ def is_distributed() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
+def timeout() -> timedelta:
+    """Return the timeout for messages between processes."""
+    return timedelta(seconds=float(os.environ.get("H3GNN_RANK_TIMEOUT", PATIENCE_SECONDS)))
+
+
 @contextmanager
 def process_group(device: torch.device) -> Iterator[Ranks]:
     """Join the other processes while the block runs, if there are any.
@@ -180,7 +195,7 @@ def process_group(device: torch.device) -> Iterator[Ranks]:
         return
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    wait = timedelta(seconds=float(os.environ.get("H3GNN_RANK_TIMEOUT", PATIENCE_SECONDS)))
+    wait = timeout()
     backend = "nccl" if device.type == "cuda" else "gloo"
     joined = not dist.is_initialized()
     with _reporting_failed_join():
@@ -246,11 +261,17 @@ def _reason(error: Exception) -> str:
 
 def _join(backend: str, wait: timedelta) -> Any:
     """Initialize the default process group; return its store."""
-    found, rank, size = next(rendezvous("env://", timeout=wait))
+    found, rank, size = _rendezvous(wait)
     name = _name_of_attempt(found, rank, size, wait.total_seconds())
     store = dist.PrefixStore(name, found)  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
     return store
+
+
+@cache
+def _rendezvous(wait: timedelta) -> tuple[Any, int, int]:
+    """Return the store of all processes, the rank and their number; rank 0 may be the one that serves it."""
+    return next(rendezvous("env://", timeout=wait))
 
 
 def _name_of_attempt(store: Any, rank: int, size: int, seconds: float) -> str:
@@ -283,6 +304,146 @@ def _name_of_attempt(store: Any, rank: int, size: int, seconds: float) -> str:
             raise RuntimeError(f"{absent} did not join within {seconds:g} s")
         time.sleep(pause)
         pause = min(2 * pause, 0.5)
+
+
+class SharedFiles(Sharing):
+    """Arrays in files that all processes map; each writes its chunks of nodes, or its slices of columns.
+
+    On several hosts, chunks begin at pages, so that no two hosts write to the same page, and columns, which
+    share pages, are computed on the first host alone.
+    """
+
+    def __init__(self, ranks: ProcessGroup, folder: Path, here: int, joined: ExitStack) -> None:
+        self.rank, self.size, self.allocate = ranks.rank, ranks.size, self._allocate
+        self._ranks, self._folder, self._here, self._joined = ranks, folder, here, joined
+        self._paths: list[Path] = []
+        self._progress: Progress | None = Progress(ranks)
+
+    def shard(self, count: int) -> range:
+        """Return this process's chunks."""
+        return self._ranks.shard(count)
+
+    def deal(self, count: int) -> range:
+        """Return this process's slices of columns, in turn."""
+        return range(self.rank, count, self._here) if self.rank < self._here else range(0)
+
+    def chunk(self, nodes: int, usual: int) -> int:
+        """Return a smaller chunk for a graph of which some process would have nothing to do."""
+        return min(usual, -(-nodes // (4 * self.size * PAGE)) * PAGE)
+
+    def complete(self) -> None:
+        """Wait for all processes, however long they take; on several hosts also for the files."""
+        several = self._here < self.size
+        for path in self._paths if several else ():
+            with path.open("r+b") as file:
+                os.fsync(file.fileno())
+        self._wait()
+        for path in self._paths if several else ():
+            path.open("rb").close()  # which makes a network file system look for what others have written
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum over all processes."""
+        total = values.clone()
+        self._ranks.prefetching.all_reduce([total])
+        return total
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """Return the rows of all processes, one after another."""
+        return self._ranks.prefetching.all_gather(rows.t()).t()
+
+    def end(self) -> None:
+        """Leave the other processes; the arrays stay until the first one leaves the block."""
+        if self._progress is not None:
+            self._progress.wait(last=True)
+            self._progress = None
+            self._joined.close()
+
+    def _wait(self) -> None:
+        if self._progress is not None:
+            self._progress.wait()
+
+    def _allocate(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        *models, nodes, width = shape
+        rows = nodes if self._here == self.size else -(-nodes // PAGE) * PAGE
+        path, count = self._folder / f"{len(self._paths)}-{name}", math.prod(models) * rows * width
+        if self.rank == 0:
+            with path.open("wb") as file:
+                file.truncate(count * dtype.itemsize)
+        self._wait()
+        self._paths.append(path)
+        mapped: Any = torch.from_file(str(path), shared=True, size=count, dtype=dtype)
+        tensor: Tensor = mapped.view(*models, rows, width)[..., :nodes, :]
+        return tensor
+
+
+class Progress:
+    """Lets processes wait for each other for as long as one of them computes, but not for a lost one.
+
+    A thread of each exchanges the steps that its process has done, so that silence means a lost process.
+    """
+
+    def __init__(self, ranks: ProcessGroup) -> None:
+        self._ranks, self._done, self._reached = ranks, 0, 0
+        self._group = dist.new_group(backend="gloo", timeout=timeout())
+        self._error: RankLostError | None = None
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._exchange, daemon=True)
+        self._thread.start()
+
+    def wait(self, *, last: bool = False) -> None:
+        """Wait until every process has called this as often."""
+        with self._changed:
+            self._done = ENDED if last else self._done + 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._reached >= self._done or self._error is not None)
+        if self._error is not None:
+            raise self._error
+        if last:
+            self._thread.join()
+            dist.destroy_process_group(self._group)
+
+    def _exchange(self) -> None:
+        try:
+            while self._reached < ENDED:
+                steps = torch.tensor([self._done])
+                with self._ranks._reporting_lost_ranks():
+                    dist.all_reduce(steps, dist.ReduceOp.MIN, group=self._group)
+                with self._changed:
+                    self._reached = int(steps)
+                    self._changed.notify_all()
+                    if self._reached < ENDED:
+                        self._changed.wait(EXCHANGE_SECONDS)
+        except RankLostError as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+
+@contextmanager
+def shared_files(device: torch.device, folder: Path) -> Iterator[Sharing]:
+    """Let the processes share arrays in files while the block runs, which all of them enter and leave.
+
+    The files are temporary ones of the system if all processes are on one host, else within `folder`.
+    """
+    if not is_distributed():
+        yield Sharing()
+        return
+    with ExitStack() as files:
+        joined = ExitStack()  # after an error it stays open: another thread may be using the group
+        ranks = cast(ProcessGroup, joined.enter_context(process_group(device)))
+        here = ranks.broadcast_int(int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        name = torch.zeros(4096, dtype=torch.uint8)
+        if ranks.rank == 0:
+            place = Path(tempfile.gettempdir()) if here == ranks.size else folder
+            part, handle = make_temporary(place.absolute(), "h3gnn-shared", is_folder=True)
+            files.callback(os.close, handle)
+            files.callback(shutil.rmtree, part, ignore_errors=True)
+            text = torch.frombuffer(bytearray(os.fsencode(part)), dtype=torch.uint8)
+            name[: len(text)] = text
+        ranks.broadcast([name])
+        shared = SharedFiles(ranks, Path(os.fsdecode(bytes(name.tolist()).rstrip(b"\0"))), here, joined)
+        yield shared
+        shared.end()
 
 
 class RowRequest:
