@@ -9,6 +9,7 @@ two take to embed.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import signal
@@ -26,8 +27,13 @@ from typing import Any, Self
 import numpy as np
 
 NODES, EDGES, FEATURES, EPOCHS, LATE_EPOCHS = 1000, 5000, 8, 40, 300
+EMBEDDED_NODES = 200_000
+"""Of the graph that one process and two embed, with ten times as many edges."""
 TIMEOUT = 15
 """H3GNN_RANK_TIMEOUT, in seconds."""
+RETRIES = 6
+"""Of the kernel, before it gives up a connection: half a minute. With its default, 15, the agent of torchrun
+on the far side of a cut link ends after 15 minutes (928 s measured once), its workers after the timeout."""
 MARGIN = 10
 """Seconds after which a worker that should have ended hangs, beside the timeout."""
 CLOSE = 1e-4
@@ -119,6 +125,8 @@ class Namespaces(Loopback):
                 _ip("-n", name, "addr", "add", f"{self.address(host)}/24", "dev", self.interface(host))
                 for interface in ("lo", self.interface(host)):
                     _ip("-n", name, "link", "set", interface, "up")
+                retries = f"net.ipv4.tcp_retries2={RETRIES}"
+                subprocess.run([*self.within(host), "sysctl", "-qw", retries], check=True)
         except BaseException:
             self.__exit__()
             raise
@@ -283,9 +291,9 @@ class Bench:
         """Start a fit on some hosts and wait for its first checkpoint."""
         for host in hosts:
             job.start(host, *FIT, "--epochs", str(epochs), "--out", run)
-        found = lambda: list((self.folder / run / "checkpoints").glob("epoch-*"))  # noqa: E731
-        wait_until(lambda: found() or None not in job.wait(0), 120)
-        if not found():
+        folder = self.folder / run / "checkpoints"
+        wait_until(lambda: any(folder.glob("epoch-*")) or None not in job.wait(0), 120)
+        if not any(folder.glob("epoch-*")):
             raise RuntimeError(f"the job ended before its first checkpoint:\n{job.words()}")
 
     def difference(self, run: str) -> float:
@@ -321,10 +329,18 @@ class Bench:
             self.begin(job, run, 0, 1)
             cause(job)
             ended = wait_until(lambda: not any(map(job.workers, survivors)), TIMEOUT + MARGIN)
-            codes = job.wait(60)
+            began = time.monotonic()
+            codes = job.wait(100)
+            agents_s = round(ended + time.monotonic() - began, 1)
             said = f"h3gnn fit --resume {run}" in job.words()
         codes = [codes[host] for host in survivors]
-        row = {"ended_s": round(ended, 1), "codes": codes, "wanted": [1] * len(codes), "said": said}
+        row = {
+            "ended_s": round(ended, 1),
+            "agents_s": agents_s,
+            "codes": codes,
+            "wanted": [1] * len(codes),
+            "said": said,
+        }
         return row | {"difference": self.resume(run, processes)}
 
     def restart(self, run: str, cause: Callable[[Agents], None], **how: Any) -> dict[str, Any]:
@@ -430,10 +446,80 @@ def judged(what: str, row: dict[str, Any]) -> dict[str, Any]:
     return {"what": what, **row, "as_it_should": right}
 
 
+def embedding_time(folder: Path, processes: int, threads: int) -> dict[str, Any]:
+    """Measure the command `embed`, of one process or of several that torchrun starts on this machine."""
+    out = folder / f"embedded-{processes}-{threads}.parquet"
+    command = [sys.executable]
+    if processes > 1:
+        command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    command += ["-m", "h3gnn", "embed", "run", "--out", out.name]
+    here = os.environ | {"OMP_NUM_THREADS": str(threads), "GLOO_SOCKET_IFNAME": "lo"}
+    began = time.perf_counter()
+    subprocess.run(command, cwd=folder, env=here, check=True, capture_output=True)
+    seconds = time.perf_counter() - began
+    for stored in (folder / "run").glob("embedding*"):  # the next command has to compute it, too
+        stored.unlink()
+    return {"processes": processes, "threads": threads, "seconds": round(seconds, 1), "out": out.name}
+
+
+def prepare_embedding(folder: Path) -> None:
+    """Write a random graph and an untrained model of it."""
+    from benchmarks.scale import model_of, write_graph
+    from h3gnn.ondisk.mapped import open_mapped
+
+    write_graph(folder / "graph", EMBEDDED_NODES, 10 * EMBEDDED_NODES)
+    model_of("cpu", 1024).fit(open_mapped(folder / "graph")).save(folder / "run", embedding="none")
+
+
+def embedding_times(folder: Path, repeats: int) -> dict[str, Any]:
+    """Measure one process and two in turn; compare what they write."""
+    runs = [embedding_time(folder, *how) for _ in range(repeats) for how in ((1, 1), (2, 1), (1, 2))]
+    best = {}
+    for run in runs:
+        key = run["processes"], run["threads"]
+        best[key] = min(best.get(key, run), run, key=lambda one: one["seconds"])
+    one, two, threads = best[1, 1], best[2, 1], best[1, 2]
+    written = [_hashes(folder / run["out"]) for run in (one, two)]
+    return {
+        "nodes": EMBEDDED_NODES,
+        "edges": 10 * EMBEDDED_NODES,
+        "repeats": repeats,
+        "one_s": one["seconds"],
+        "two_s": two["seconds"],
+        "two_threads_s": threads["seconds"],
+        "ratio": round(two["seconds"] / one["seconds"], 3),
+        "same_rows": written[0] == written[1],
+    }
+
+
+def _hashes(path: Path) -> list[str]:
+    """Return a hash of each 4,096 rows of a file of embeddings, or of a folder of parts."""
+    import pyarrow.parquet as pq
+
+    files = [path] if path.is_file() else sorted(path.iterdir())
+    found, held = [], b""
+    for file in files:
+        for batch in pq.ParquetFile(file).iter_batches(4096):
+            rows = np.stack([column.to_numpy() for column in batch.columns], axis=1).astype(np.float64)
+            held += rows.tobytes()
+            size = 4096 * rows.shape[1] * 8
+            while len(held) >= size:
+                found.append(hashlib.sha256(held[:size]).hexdigest())
+                held = held[size:]
+    return [*found, hashlib.sha256(held).hexdigest()]
+
+
 def main() -> None:
     """Read the arguments, run the table, and print JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.parse_args()
+    parser.add_argument("--embed", type=Path, help="only measure the embedding, in this folder")
+    parser.add_argument("--repeats", type=int, default=1)
+    given = parser.parse_args()
+    if given.embed:
+        if not (given.embed / "run").exists():
+            prepare_embedding(given.embed)
+        print(json.dumps(embedding_times(given.embed, given.repeats), indent=2))
+        return
     if not Namespaces.permitted():
         raise SystemExit("benchmarks.hosts needs the right to create network namespaces (`ip netns add`)")
     with tempfile.TemporaryDirectory(prefix="h3gnn-hosts-") as name, Namespaces() as network:

@@ -316,9 +316,9 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         if rows is None:
             yield from fitted.in_chunks(graph).chunks()
             return
-        own = fitted.sharing.own(len(rows), CHUNK)
-        for first in own[::CHUNK]:
-            yield rows[first : min(first + CHUNK, own.stop)].astype(np.float32, copy=False)
+        nodes = fitted.sharing.own(len(rows), CHUNK)
+        for first in nodes[::CHUNK]:
+            yield rows[first : min(first + CHUNK, nodes.stop)].astype(np.float32, copy=False)
 
     @contextmanager
     def embedding_rows(self) -> Iterator[Embedding]:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +21,7 @@ NODES = 3000  # of the graph that processes share, three chunks
 SHARED = ("--preset", "quick", "--channels", "4", "--epochs", "1", "--batch-size", "1000", "--device", "cpu")
 
 
-def attempt(store: dist.Store, size: int, seconds: float = 10.0) -> list[str]:
+def attempt(store: Any, size: int, seconds: float = 10.0) -> list[str]:
     """Return the names on which processes agree that start one after another, rank 0 last."""
     names = [""] * size
 
@@ -164,7 +165,8 @@ def test_processes_share_an_evaluation_and_a_prediction(
             scores.append(json.loads(together(shared, *evaluate)))
             together(shared, *predict)
         predictions.append(pd.read_csv(f"{name}.csv"))
-    np.testing.assert_allclose(*(one["probe"]["validation"] for one in scores), atol=0.01)
+    first, second = (one["probe"]["validation"] for one in scores)
+    np.testing.assert_allclose(first, second, atol=0.01)
     one, two = predictions
     assert one["node"].tolist() == two["node"].tolist()
     assert len(one) == NODES - 2000

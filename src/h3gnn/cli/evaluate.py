@@ -393,7 +393,8 @@ def _read_file(path: Path, given: Graph | MappedGraph | None) -> Embedded:
     from h3gnn.ondisk.mapped import labelled_nodes
     from h3gnn.tables.features import read_vectors
 
-    read = read_vectors(pd.read_parquet(path) if path.is_dir() else path)
+    given_table: Any = pd.read_parquet(path) if path.is_dir() else path
+    read = read_vectors(given_table)
     values = np.asarray(read.values, dtype=np.float32)
     if not np.isfinite(values).all():
         row = int(np.argwhere(~np.isfinite(values))[0, 0])
