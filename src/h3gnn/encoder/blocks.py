@@ -63,7 +63,7 @@ class InputBlocks:
         nodes, columns = neighbours.nodes, rows.columns
         chosen = torch.randperm(nodes, generator=draw)[:SAMPLE].sort().values
         part, kept = cut_around(neighbours, chosen, 1)
-        features = FeatureMatrix.as_stored(rows.read(kept).to(device))
+        features = FeatureMatrix(rows.read(kept).to(device))
         at = torch.searchsorted(kept, chosen).to(device)
         sampled = _Sampled(features, StepMatrix(part, "walks", device), at)
         both = sampled.directions(2, draw)

@@ -107,14 +107,18 @@ class FeatureMatrix:
         """Add `Xᵀ @ gradient` to a total `[in, out]`."""
         if self.storage == "csr":
             total += self._pattern.transposed_product(self._matrix.values(), gradient)
-        elif gradient.dtype != total.dtype:  # bfloat16 rows, summed in float32 on a GPU
+        elif gradient.dtype != total.dtype and gradient.is_cuda:  # summed in float32
             total += torch.mm(self._matrix.t(), gradient, out_dtype=total.dtype)[: len(total)]
+        elif gradient.dtype != total.dtype:
+            total += torch.mm(self._matrix.t(), gradient)
         else:
             total.addmm_(self._matrix.t(), gradient)
 
     @cached_property
     def bfloat16(self) -> FeatureMatrix:
-        """The features for tensor cores: dense and padded, unless that would be too large or too sparse."""
+        """The features in bfloat16; for tensor cores dense and padded, unless too large or too sparse."""
+        if not self._matrix.is_cuda:
+            return FeatureMatrix.as_stored(self._matrix.bfloat16())
         if self.storage == "csr":
             sparse = len(self._matrix.values()) < MIN_DENSITY * self.shape.numel()
             if sparse or self.shape.numel() > MAX_DENSE:

@@ -30,29 +30,59 @@ def mix_tokens(qkv: Tensor, kept: Tensor | None = None, scale: Tensor | None = N
     `kept` is a dropout mask on the weights, bool `[models, nodes, S, S, heads]`, and `scale` the factor of
     the kept ones, `[models]`.
     """
-    models, nodes, count, _, heads, channels = qkv.shape
+    models, _, count, _, heads, channels = qkv.shape
     if (kernels := kernels_for(qkv)) is not None:
         mixed: Tensor = kernels.mix_tokens(qkv, qkv.new_zeros(models, 1, 3 * heads * channels), kept, scale)
         return mixed
-    query, key, value = _by_head(qkv)
-    weights = _weights(query, key)
+    factors = None
     if kept is not None and scale is not None:
-        scaled = kept * scale.view(-1, 1, 1, 1, 1).to(weights.dtype)
-        weights = weights * scaled.permute(0, 1, 4, 3, 2).reshape_as(weights)
-    attended = torch.bmm(weights.mT, value).view(models, nodes, heads, count, channels)
-    return attended.transpose(2, 3).to(qkv.dtype)
+        scaled = kept * scale.view(-1, 1, 1, 1, 1).to(torch.promote_types(qkv.dtype, torch.float32))
+        factors = scaled.permute(0, 1, 4, 3, 2).reshape(-1, count, count)
+    attended: Tensor = _Attend.apply(qkv, factors)  # type: ignore[no-untyped-call]
+    return attended
 
 
-def _by_head(qkv: Tensor) -> list[Tensor]:
-    """Return queries, keys and values `[models · nodes · heads, S, c]`, at least in float32.
+class _Attend(torch.autograd.Function):
+    """Attention times values; the gradients of queries, keys and values are written into one tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, factors: Tensor | None) -> Tensor:
+        query, key, value = parts = _by_head(qkv)
+        weights = _weights(query, key)
+        ctx.save_for_backward(parts, weights, factors)
+        ctx.shape, ctx.dtype = qkv.shape, qkv.dtype
+        models, nodes, count, _, heads, channels = qkv.shape
+        kept = weights if factors is None else weights * factors
+        attended = torch.bmm(kept.mT, value).view(models, nodes, heads, count, channels)
+        return attended.transpose(2, 3).to(qkv.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        parts, weights, factors = ctx.saved_tensors
+        models, nodes, count, _, heads, channels = ctx.shape
+        upstream = gradients[0].transpose(2, 3).to(parts.dtype, memory_format=torch.contiguous_format)
+        upstream = upstream.reshape(-1, count, channels)
+        query, key, value = parts
+        found = torch.empty_like(parts)
+        to_weights = torch.bmm(value, upstream.mT)
+        kept = weights if factors is None else weights * factors
+        torch.bmm(kept, upstream, out=found[2])
+        to_weights = to_weights if factors is None else to_weights.mul_(factors)
+        slopes = torch._softmax_backward_data(to_weights, weights, 1, weights.dtype).div_(math.sqrt(channels))
+        torch.bmm(slopes.mT, key, out=found[0])
+        torch.bmm(slopes, query, out=found[1])
+        found = found.view(3, models, nodes, heads, count, channels).permute(1, 2, 4, 0, 3, 5)
+        return found.to(ctx.dtype, memory_format=torch.contiguous_format), None
+
+
+def _by_head(qkv: Tensor) -> Tensor:
+    """Return queries, keys and values `[3, models · nodes · heads, S, c]`, at least in float32.
 
     A CPU multiplies matrices with few rows no faster in bfloat16.
     """
     dtype = torch.promote_types(qkv.dtype, torch.float32)
-    return [
-        part.transpose(2, 3).to(dtype, memory_format=torch.contiguous_format).flatten(0, 2)
-        for part in qkv.unbind(3)
-    ]
+    by_head = qkv.permute(3, 0, 1, 4, 2, 5).to(dtype, memory_format=torch.contiguous_format)
+    return by_head.flatten(1, 3)
 
 
 def _weights(query: Tensor, key: Tensor) -> Tensor:

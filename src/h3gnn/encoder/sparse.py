@@ -34,12 +34,18 @@ def _suppress_beta_warning() -> None:
 def sum_rows(crow: Tensor, cols: Tensor, values: Tensor, dense: Tensor) -> Tensor:
     """Return the product of a CSR matrix with `[columns, D]` on a CPU, without autograd.
 
-    `embedding_bag` adds in the same order as torch's sparse product, in a fraction of the time.
+    `embedding_bag` adds in the same order as torch's sparse product, in a fraction of the time, and rows in
+    bfloat16 in float32.
     """
     if not len(cols):
         return dense.new_zeros(len(crow) - 1, dense.shape[1])
     sums: Tensor = torch.embedding_bag(
-        dense, cols.to(crow.dtype), crow, mode=SUM, per_sample_weights=values, include_last_offset=True
+        dense,
+        cols.to(crow.dtype),
+        crow,
+        mode=SUM,
+        per_sample_weights=values.to(dense.dtype),
+        include_last_offset=True,
     )[0]
     return sums
 
@@ -134,6 +140,8 @@ class Pattern:
     def sampled_product(self, left: Tensor, right: Tensor) -> Tensor:
         """Return `left @ rightᵀ` at the entries only, `[entries]`."""
         if (kernels := kernels_for(left)) is None:
+            dtype = torch.promote_types(left.dtype, torch.float32)
+            left, right = left.to(dtype), right.to(dtype)
             empty = self.matrix(left.new_zeros(self.entries))
             sampled: Tensor = torch.sparse.sampled_addmm(empty, left, right.t(), beta=0.0)
             return sampled.values()

@@ -168,8 +168,8 @@ class EncoderStack(nn.Module):
 
     @property
     def bfloat16_tokens(self) -> bool:
-        """Whether the tokens are computed in bfloat16 too, which halves the memory traffic on a GPU."""
-        return self.fuse_in_bfloat16 and self.linear_bias.is_cuda
+        """Whether the tokens are computed in bfloat16 too, which halves the memory traffic."""
+        return self.fuse_in_bfloat16
 
     @property
     def device(self) -> torch.device:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from h3gnn.encoder.features import FeatureMatrix, project
-from h3gnn.encoder.layers import BatchNorm, Generators, Linear, uniform_
+from h3gnn.encoder.layers import BatchNorm, Generators, Linear, add_bias, uniform_
 from h3gnn.encoder.noise import Noise, drop
 from h3gnn.encoder.sparse import Adjacency, Pattern, propagate, stack_models
 from h3gnn.encoder.support import Support
@@ -273,7 +273,7 @@ class NodeMLP(nn.Module):
         if (kernels := kernels_for(projected)) is not None:
             active: Tensor = kernels.activate(projected, self.bias, "gelu")
         else:
-            active = nn.functional.gelu(projected + self.bias)
+            active = nn.functional.gelu(add_bias(projected, self.bias))
         hidden: Tensor = self.output(active)
         return hidden
 

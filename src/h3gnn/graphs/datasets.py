@@ -12,6 +12,7 @@ import inspect
 import io
 import json
 import os
+import pickle
 import shutil
 import sys
 import tempfile
@@ -26,11 +27,15 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from h3gnn.errors import InputError
+from h3gnn.graphs.checks import as_masks
 from h3gnn.graphs.formats import read_npz_graph
 from h3gnn.graphs.graph import Graph, with_splits
 from h3gnn.graphs.libraries import from_pyg, import_pyg
 from h3gnn.graphs.provenance import Repair, warn_about_repairs
+from h3gnn.graphs.structural import build_graph
 from h3gnn.resources import progress
 from h3gnn.tables.files import reading
 
@@ -38,8 +43,13 @@ WARNED = ("cornell",)
 """Graphs whose notes are shown as warnings, because results on them are misleading."""
 CHUNK = 1 << 20
 TIMEOUT_SECONDS = 30
+PLANETOID_VALIDATION = 500
+"""Validation nodes of Planetoid's split: those after the training nodes."""
 MANY_FILES = 4
 """From so many missing files on, an error lists names instead of addresses."""
+
+_Parts = tuple[Any, Any, Any, Any]
+"""Features, edges, labels and masks."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +75,8 @@ class PinnedFile:
 class Benchmark:
     """A graph of the paper: its expected sizes, origin and files in `folder/raw` of a data folder.
 
-    `loader` is PyG's dataset class; `FilteredWikipedia` for Chameleon and Squirrel as in Platonov et al.
-    (2023), without the duplicate nodes that leak test nodes into training. `edges` counts directed edges.
+    `loader` is PyG's name of the format; `FilteredWikipedia` for Chameleon and Squirrel as in Platonov et
+    al. (2023), without the duplicate nodes that leak test nodes into training. `edges` counts directed edges.
     """
 
     name: str
@@ -123,27 +133,64 @@ def load(name: str, data_dir: str | Path | None = None) -> Graph:
         )
     paths = find_files(benchmark.name, benchmark.folder, benchmark.files, data_dir)
     source = f"{benchmark.name} ({benchmark.source}, {benchmark.loader})"
-    if benchmark.loader == "FilteredWikipedia":  # PyG has no class for it
-        graph = read_npz_graph(paths[0], source=source, kind="dataset")
-    else:
-        with tempfile.TemporaryDirectory(prefix="h3gnn-") as root:
-            graph = from_pyg(_process(benchmark, paths, Path(root)), source=source, kind="dataset")
+    with reading(paths[0].parent, f"the raw files of {benchmark.name}"):
+        if benchmark.loader == "FilteredWikipedia":
+            graph = read_npz_graph(paths[0], source=source, kind="dataset")
+        else:
+            read = _read_planetoid if benchmark.loader == "Planetoid" else _read_geom_gcn
+            features, edges, labels, masks = read({path.name: path for path in paths})
+            graph = build_graph(
+                features, edges, nodes=len(labels), labels=labels, masks=masks, source=source, kind="dataset"
+            )
     notes = [Repair("dataset-note", note, warn=benchmark.name in WARNED) for note in benchmark.notes]
     warn_about_repairs(notes)
     return graph.with_repairs(*notes)
 
 
-def _process(benchmark: Benchmark, paths: list[Path], root: Path) -> Any:
-    """Let PyG read copies of the raw files, since it stores pickles beside them and trusts these later."""
-    raw = root / benchmark.folder / "raw"
-    raw.mkdir(parents=True)
-    for path in paths:
-        shutil.copyfile(path, raw / path.name)
-    datasets = import_pyg().datasets
-    with reading(paths[0].parent, f"the raw files of {benchmark.name}"), redirect_stderr(io.StringIO()):
-        if benchmark.loader == "Actor":
-            return datasets.Actor(str(root / benchmark.folder))[0]
-        return getattr(datasets, benchmark.loader)(str(root), benchmark.folder)[0]
+def _read_planetoid(paths: Mapping[str, Path]) -> _Parts:
+    """Read Planetoid's files: pickles with verified checksums, which older versions of Python wrote.
+
+    The test nodes are the last ones, in the order of `test.index`, which leaves out nodes without features.
+    """
+    stored: dict[str, Any] = {}
+    for name, path in paths.items():
+        if not name.endswith(".index"):
+            with path.open("rb") as stream, warnings.catch_warnings(action="ignore"):
+                stored[name.rpartition(".")[2]] = pickle.load(stream, encoding="latin1")
+    test = np.loadtxt(next(path for name, path in paths.items() if name.endswith(".index")), dtype=np.int64)
+    first, train = len(stored["ally"]), len(stored["y"])
+    nodes = max(int(test.max()) + 1, first + len(test))
+    features = np.zeros((nodes, stored["allx"].shape[1]), dtype=np.float32)
+    classes = np.zeros((nodes, stored["ally"].shape[1]), dtype=np.float32)
+    for part, known, rest in ((features, "allx", "tx"), (classes, "ally", "ty")):
+        for rows, values in ((slice(first), stored[known]), (test, stored[rest])):
+            part[rows] = values.toarray() if hasattr(values, "toarray") else values
+    masks = np.zeros((3, nodes), dtype=bool)
+    masks[0, :train], masks[1, train : train + PLANETOID_VALIDATION], masks[2, test] = True, True, True
+    pairs = [(node, other) for node, others in stored["graph"].items() for other in others if other != node]
+    edges = np.unique(np.array(pairs)[:, ::-1], axis=0)[:, ::-1].T  # by target, then source
+    return features, edges.copy(), classes.argmax(axis=1), as_masks(*masks)
+
+
+def _read_geom_gcn(paths: Mapping[str, Path]) -> _Parts:
+    """Read Geom-GCN's files: each node's 0 and 1 or, of Actor, the columns that are 1; its edges and splits."""
+    lines = paths["out1_node_feature_label.txt"].read_text(encoding="ascii").splitlines()
+    rows = [line.split("\t") for line in lines[1:]]
+    order = np.argsort([int(row[0]) for row in rows])
+    values = [np.array(rows[at][1].split(","), dtype=np.int64) for at in order]
+    labels = np.array([int(rows[at][2]) for at in order])
+    if "feature_amount" in lines[0]:
+        features = np.zeros((len(rows), max(map(np.max, values)) + 1), dtype=np.float32)
+        for row, columns in zip(features, values, strict=True):
+            row[columns] = 1.0
+    else:
+        features = np.stack(values).astype(np.float32)
+    edges = np.loadtxt(paths["out1_graph_edges.txt"], dtype=np.int64, skiprows=1, ndmin=2)
+    splits = [np.load(path) for name, path in sorted(paths.items()) if name.endswith(".npz")]
+    masks = (
+        np.stack([one[f"{part}_mask"] for one in splits], axis=1) > 0 for part in ("train", "val", "test")
+    )
+    return features, np.unique(edges, axis=0).T.copy(), labels, as_masks(*masks)
 
 
 def cache_folder(data_dir: str | Path | None = None) -> Path:

@@ -143,7 +143,8 @@ class Step:
         A GPU's tensor cores recompute them faster than an average over more rows than columns takes.
         """
         nodes, columns = features.shape
-        return not any(self.feature_drop) and not (self.student.bfloat16_tokens and columns <= nodes)
+        tensor_cores = features.device.type == "cuda" and self.student.bfloat16_tokens
+        return not any(self.feature_drop) and not (tensor_cores and columns <= nodes)
 
     def _seen_columns(self, noise: Noise) -> Tensor | None:
         """Draw the factors of the feature columns for each model's student, `[models, columns]`."""
