@@ -173,7 +173,7 @@ def _read_planetoid(paths: Mapping[str, Path]) -> _Parts:
 
 
 def _read_geom_gcn(paths: Mapping[str, Path]) -> _Parts:
-    """Read Geom-GCN's files: each node's 0 and 1 or, of Actor, the columns that are 1; its edges and splits."""
+    """Read Geom-GCN's files: each node's 0 and 1 or, of Actor, its columns that are 1; edges; splits."""
     lines = paths["out1_node_feature_label.txt"].read_text(encoding="ascii").splitlines()
     rows = [line.split("\t") for line in lines[1:]]
     order = np.argsort([int(row[0]) for row in rows])
