@@ -114,8 +114,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         masking: a `MaskingConfig`, or None.
         target: a `TargetConfig`, or None.
         batch_size: nodes per mini-batch, with sampled neighbours; None trains on the full graph.
-        num_neighbors: sampled neighbours per node and hop, one number or one per hop, -1 for all; None is 10,
-            then 5.
+        num_neighbors: sampled neighbours per node, one number or one per hop, -1 for all; None: 10, then 5.
         batches: "neighbours", or "clusters" for METIS clusters (needs `pymetis`).
         memory: a budget such as "8GB", which limits how many nodes are processed at a time (docs/scale.md).
         random_state: seed; the same seed gives the same result, bit for bit on CPU (docs/determinism.md).
@@ -228,8 +227,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             edges: the same, or a data frame of edges by id.
             checkpoints: where and how often to store the state of the training. A run with the same settings
                 on the same graph is resumed; when the fit ends, the checkpoints are removed.
-            snapshots: epochs after which a function receives the models' embedding; not in mini-batches, and
-                not together with checkpoints.
+            snapshots: epochs after which a function gets the embedding; not in batches or with checkpoints.
             after_epoch_of: maps the first model of a group trained together to a function called after each
                 epoch with the epoch and the records so far.
         """
@@ -430,13 +428,14 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         embedding = fitted.embed_new(rows, joining, self.embedding_, links)
         return Extension(embedding, graph.node_ids[known:], graph, False, new, repairs)
 
-    def similar(self, nodes: Any, k: int = 10, *, among: Any = None) -> pd.DataFrame:
+    def similar(self, nodes: Any, k: int = 10, *, among: Any = None, search: str = "auto") -> pd.DataFrame:
         """Return the nodes most similar to the given ones, with explanations; see `similar_nodes`.
 
         Args:
             nodes: an id, or several.
             k: number of results for each.
             among: ids of the nodes to choose from; all by default.
+            search: "exact", "approximate" (by an index of FAISS), or "auto": exact up to 100,000 nodes.
         """
         self._check_in_memory()
         check_whole("k", k, 1)
@@ -452,6 +451,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             tokens=self._token_columns(),
             attention=(lambda nodes: self.attention(nodes).mean(axis=(0, 2))) if has_attention else None,
             candidates=None if among is None else find_nodes(self.graph_, among),
+            index=None if among is not None else self.inference_.index_for(search, self.embedding_),
         )
 
     def anomalies(self, *, edges: bool = True) -> pd.DataFrame:

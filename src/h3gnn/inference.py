@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from h3gnn.answers.extend import rows_below
+from h3gnn.answers.similarity import NeighbourIndex, searches_exactly
 from h3gnn.encoder import EncoderStack, FeatureMatrix, Support
 from h3gnn.encoder.blocks import COLUMNS, DIFFUSION, ColumnReduction, InputBlocks
 from h3gnn.encoder.encode import (
@@ -179,6 +180,7 @@ class FittedEncoder:
     block_lengths: list[float] | None = None  # of each block's rows, learned with the fitted embedding
     sharing: Sharing = field(default_factory=Sharing)  # of embeddings of graphs on disk
     stored: StoredEmbedding | None = None  # the fitted embedding as the model's folder has it
+    index: NeighbourIndex | None = None  # of the fitted embedding, once it is needed
 
     @property
     def graph(self) -> GraphLike:
@@ -250,6 +252,17 @@ class FittedEncoder:
     def rows(self) -> npt.NDArray[Any] | None:
         """The stored rows of the fitted embedding, memory-mapped, if there are any."""
         return None if self.stored is None else self.stored.rows
+
+    def index_for(self, search: str, embedding: Array) -> NeighbourIndex | None:
+        """Return the index of the fitted embedding, stored or built; None for an exact search."""
+        if searches_exactly(search, len(embedding)):
+            return None
+        if self.index is None and self.stored is not None:
+            content = self.stored.index_content()
+            self.index = None if content is None else NeighbourIndex.from_bytes(content)
+            self.stored = self.stored if self.index is not None else replace(self.stored, index=None)
+        self.index = self.index or NeighbourIndex.build(embedding)
+        return self.index
 
     def fit_reduction(self, dimensions: int) -> None:
         """Learn the principal components of the fitted graph's embedding."""

@@ -1,15 +1,24 @@
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from h3gnn import H3GNN, as_graph
-from h3gnn.answers.similarity import nearest, similar_nodes
+from h3gnn.answers.similarity import (
+    NeighbourIndex,
+    mean_row,
+    nearest,
+    nearest_among,
+    searches_exactly,
+    similar_nodes,
+)
 from h3gnn.graphs.checks import check_graph
 from h3gnn.graphs.link_columns import JoinedColumn, LinkColumns, LinkPlan
 from h3gnn.graphs.type_view import PathColumns
@@ -163,3 +172,72 @@ def test_link_columns_are_reasons_and_components_of_paths_are_none() -> None:
     )
     table = similar_nodes(graph, rows, np.array([0]), 1, feature_names=["loan 1", "loan 2"])
     assert table["reasons"].tolist() == table["features"].tolist() == [["loan.count (both high)"]]
+
+
+@pytest.fixture(scope="module")
+def clustered() -> np.ndarray:
+    """Rows of 200 columns around 40 centres, and one common direction."""
+    random = np.random.default_rng(0)
+    centres = random.normal(size=(40, 200))
+    rows = centres[random.integers(0, 40, 3000)] + 0.5 * random.normal(size=(3000, 200)) + 3
+    return rows.astype(np.float32)
+
+
+def test_the_index_finds_nearly_all_of_the_nearest(clustered: np.ndarray) -> None:
+    pytest.importorskip("faiss")
+    index = NeighbourIndex.build(clustered)
+    queries = np.arange(0, 3000, 30)
+    exact, cosine = nearest(clustered, queries, 10)
+    found, near = nearest_among(
+        clustered, queries, 10, index.candidates(clustered[queries], 500), mean_row(clustered)
+    )
+    recall = np.mean([np.isin(one, other).mean() for one, other in zip(found, exact, strict=True)])
+    assert recall > 0.95
+    same = found == exact
+    np.testing.assert_allclose(near[same], cosine[same], atol=2e-6)  # candidates are compared exactly
+    assert not (found == queries[:, None]).any()
+    again = NeighbourIndex.from_bytes(index.to_bytes())
+    np.testing.assert_array_equal(again.candidates(clustered[:9], 50), index.candidates(clustered[:9], 50))
+    np.testing.assert_array_equal(
+        NeighbourIndex.build(clustered).candidates(clustered[queries], 20),
+        index.candidates(clustered[queries], 20),
+    )
+
+
+def test_the_index_compares_centred_rows_in_principal_components(clustered: np.ndarray) -> None:
+    """Without the centre, or with other components, the first candidate is another node."""
+    faiss = pytest.importorskip("faiss")
+    chain = NeighbourIndex.build(clustered).index
+    mapped = np.ascontiguousarray(clustered[:5])
+    for at in range(chain.chain.size()):
+        mapped = faiss.downcast_VectorTransform(chain.chain.at(at)).apply(mapped)
+    centred = clustered - clustered.mean(axis=0)
+    unit = centred / np.linalg.norm(centred, axis=1, keepdims=True)
+    assert chain.index.d == 128
+    np.testing.assert_allclose(np.linalg.norm(mapped, axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(mapped @ mapped.T, unit[:5] @ unit[:5].T, atol=0.05)
+
+
+def test_fewer_candidates_than_asked_for_leave_gaps() -> None:
+    rows = np.eye(5, dtype=np.float32)
+    candidates = np.array([[0, 1, -1], [2, -1, -1]])
+    found, near = nearest_among(rows, np.array([0, 3]), 2, candidates, rows.mean(axis=0))
+    assert found[0].tolist() == [1, -1]  # the query itself does not count
+    assert np.isinf(near[0, 1])
+    assert found[1].tolist() == [2, -1]
+    assert np.isinf(near[1, 1])
+
+
+def test_search_is_exact_unless_the_graph_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert searches_exactly("auto", 100_000)
+    assert searches_exactly("exact", 10**9)
+    assert not searches_exactly("approximate", 10)
+    monkeypatch.setattr("h3gnn.answers.similarity.find_spec", lambda name: object())
+    assert not searches_exactly("auto", 100_001)
+    monkeypatch.setattr("h3gnn.answers.similarity.find_spec", lambda name: None)
+    assert searches_exactly("auto", 100_001)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with rejects("missing-library"):
+        NeighbourIndex.build(np.eye(3, dtype=np.float32))
+    with rejects("value-invalid"):
+        searches_exactly("fast", 3)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from h3gnn import H3GNN, Graph
+from h3gnn.answers.similarity import NeighbourIndex
 from h3gnn.cli.output import write_rows
 from h3gnn.cli.training import Training
 from h3gnn.encoder.encode import LayerwiseEncoder
@@ -303,3 +304,34 @@ def test_dimensions_on_disk_equal_those_in_memory(
     np.testing.assert_allclose(
         np.abs((left[:, :3] * values[:3] * stored[:, :3]).sum(axis=0)), values[:3] ** 2, rtol=1e-2
     )
+
+
+def test_the_index_is_kept_and_not_built_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("faiss")
+
+    def found(*options: str) -> list[tuple[int, int, float]]:
+        rows = call("similar", run, "3", "50", *options, "--json")
+        return [(one["node"], one["similar"], round(one["similarity"], 3)) for one in rows]
+
+    exact = found()
+    assert not list(run.glob("*.faiss"))
+    assert found("--search", "approximate") == exact  # the candidates are all 100 nodes
+    (index,) = run.glob("index-*.faiss")
+    built: list[int] = []
+    usual = NeighbourIndex.build.__func__  # type: ignore[attr-defined]
+
+    def watched(kind: type[NeighbourIndex], embedding: np.ndarray) -> NeighbourIndex:
+        built.append(len(embedding))
+        made: NeighbourIndex = usual(kind, embedding)
+        return made
+
+    monkeypatch.setattr(NeighbourIndex, "build", classmethod(watched))
+    assert found("--search", "approximate") == exact
+    assert not built
+    index.write_bytes(index.read_bytes()[:-1])
+    assert found("--search", "approximate") == exact
+    assert built == [100]
+    assert H3GNN.load(run).inference_.index_for("approximate", np.zeros((1, 1))) is not None
+    assert built == [100]
+    H3GNN.load(run).save(run)  # the index goes with the embedding
+    assert not list(run.glob("*.faiss"))

@@ -19,6 +19,7 @@ from xml.sax.saxutils import escape, quoteattr
 import numpy as np
 import numpy.typing as npt
 
+from h3gnn.answers.similarity import find_faiss
 from h3gnn.errors import InputError
 from h3gnn.graphs.graph import Graph
 from h3gnn.storage.atomic import atomic_file, atomic_folder, write_atomically
@@ -174,11 +175,7 @@ def write_graphml(path: Path, what: Exported) -> list[Path]:
 
 def write_faiss(path: Path, what: Exported) -> list[Path]:
     """Write a FAISS index of centred unit rows (inner product is cosine), and the ids in a CSV file."""
-    try:
-        import faiss  # type: ignore[import-not-found]
-    except ImportError:
-        message = "--to faiss needs FAISS: `pip install faiss-cpu`; --to npy needs nothing else"
-        raise InputError(message, code="missing-library") from None
+    faiss = find_faiss("--to faiss", "--to npy needs nothing else")
     rows = what.embedding - what.embedding.mean(axis=0)
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     index = faiss.IndexFlatIP(rows.shape[1])

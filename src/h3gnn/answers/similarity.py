@@ -1,16 +1,18 @@
-"""Exact nearest-neighbour search in an embedding, with explanations."""
+"""Nearest neighbours in an embedding, exact or by an approximate index, with explanations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import torch
 
-from h3gnn.errors import InputError
+from h3gnn.errors import InputError, check_choice
 from h3gnn.graphs.graph import Graph, node_order, reorder_nodes
 from h3gnn.graphs.ids import as_ids, check_ids, find_ids, quoted
 from h3gnn.graphs.scaling import MomentSums
@@ -30,13 +32,42 @@ QUERIES = 1_024
 MANY_NODES, MAX_COMPONENTS = 10_000, 128
 """For all pairs among more nodes than this, wider embeddings are reduced to principal components."""
 
+SEARCHES = ("auto", "exact", "approximate")
+"""Exact search compares all nodes; "auto" does up to `LARGE` nodes, and without FAISS."""
+LARGE, INDEX_SAMPLE, LINKS, EFFORT, CANDIDATES = 100_000, 20_000, 32, 80, 500
+"""Of the index: nodes from which the principal components are found, links of a node and effort to find them
+(HNSW), and candidates that are compared exactly."""
+
+
+@dataclass(frozen=True)
+class _Reordered:
+    """The rows of an embedding in another order, without a copy."""
+
+    rows: Floats
+    order: Integers
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, some: Any) -> Floats:
+        return np.asarray(self.rows[self.order[some]])
+
+
+def mean_row(rows: Floats | _Reordered) -> Floats:
+    """Return the mean of all rows, computed in float64."""
+    total = np.zeros(rows[:1].shape[1])
+    for first in range(0, len(rows), ROWS):
+        total += rows[first : first + ROWS].sum(axis=0, dtype=np.float64)
+    return np.asarray(total / max(1, len(rows)), dtype=np.float32)
+
 
 def nearest(
-    embedding: Floats,
+    embedding: Floats | _Reordered,
     queries: Integers,
     k: int,
     candidates: Integers | None = None,
     *,
+    mean: Floats | None = None,
     rows_at_once: int = ROWS,
     queries_at_once: int = QUERIES,
 ) -> tuple[Integers, Floats]:
@@ -45,7 +76,7 @@ def nearest(
     Exact, in blocks. The embedding is centred first, since the common mean carries no information. Ties keep
     the node with the lower position. There are fewer than k where there are fewer candidates.
     """
-    mean = embedding.mean(axis=0, dtype=np.float64).astype(np.float32)
+    mean = mean_row(embedding) if mean is None else mean
     pool = np.arange(len(embedding)) if candidates is None else np.unique(candidates)
     k = min(k, len(pool) - int(candidates is None))
     found = np.full((len(queries), k), -1, dtype=np.int64)
@@ -62,6 +93,98 @@ def nearest(
             for part in FIRST if start == 0 else (slice(None),):
                 best, which = _best(best, which, cosine[:, part], others[part], k)
         near[block], found[block] = best, which
+    return found, near
+
+
+def find_faiss(what: str, instead: str) -> Any:
+    """Return the library FAISS, or raise an error that says what to install."""
+    try:
+        import faiss
+    except ImportError:
+        message = f"{what} needs FAISS: `pip install 'h3gnn[index]'`; {instead}"
+        raise InputError(message, code="missing-library") from None
+    return faiss
+
+
+class NeighbourIndex:
+    """An approximate index: a graph of neighbours (HNSW) in the principal components of centred unit rows.
+
+    The candidates that it finds are compared exactly.
+    """
+
+    def __init__(self, index: Any) -> None:
+        self.index = index
+
+    @classmethod
+    def build(cls, embedding: Floats) -> Self:
+        """Build the index of an embedding; one thread, so that it is the same each time."""
+        faiss = find_faiss("approximate search", "exact search needs nothing else")
+        nodes, width = embedding.shape
+        size, mean = min(width, nodes, MAX_COMPONENTS), mean_row(embedding)
+        within = faiss.IndexHNSWFlat(size, LINKS, faiss.METRIC_INNER_PRODUCT)
+        within.hnsw.efConstruction = EFFORT
+        found = faiss.IndexPreTransform(within)
+        centre = faiss.CenteringTransform(width)
+        faiss.copy_array_to_vector(mean, centre.mean)
+        centre.is_trained = True
+        steps = [centre, faiss.NormalizationTransform(width)]
+        if width > size:
+            from sklearn.decomposition import PCA
+
+            some = np.unique(np.linspace(0, nodes - 1, INDEX_SAMPLE).astype(np.int64))
+            reduction = PCA(size, random_state=0, svd_solver="randomized")
+            reduction.fit(unit_rows(embedding[some] - mean))
+            linear = faiss.LinearTransform(width, size, True)
+            shift = -reduction.components_ @ reduction.mean_
+            faiss.copy_array_to_vector(reduction.components_.astype(np.float32).ravel(), linear.A)
+            faiss.copy_array_to_vector(shift.astype(np.float32), linear.b)
+            linear.is_trained = True
+            steps += [linear, faiss.NormalizationTransform(size)]
+        for step in reversed(steps):
+            found.prepend_transform(step)
+        threads = faiss.omp_get_max_threads()
+        faiss.omp_set_num_threads(1)
+        try:
+            for first in range(0, nodes, ROWS):
+                found.add(np.ascontiguousarray(embedding[first : first + ROWS], dtype=np.float32))
+        finally:
+            faiss.omp_set_num_threads(threads)
+        return cls(found)
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self:
+        """Return an index that `to_bytes` made."""
+        faiss = find_faiss("the index of this run", "exact search needs nothing else")
+        return cls(faiss.deserialize_index(np.frombuffer(content, dtype=np.uint8)))
+
+    def to_bytes(self) -> bytes:
+        """Return the index as bytes, with its principal components."""
+        content: bytes = find_faiss("an index", "").serialize_index(self.index).tobytes()
+        return content
+
+    def candidates(self, rows: Floats, count: int) -> Integers:
+        """Return the positions of nodes near each row, `[rows, count]`; -1 where fewer are found."""
+        faiss = find_faiss("approximate search", "exact search needs nothing else")
+        faiss.downcast_index(self.index.index).hnsw.efSearch = max(count, CANDIDATES)
+        found = self.index.search(np.ascontiguousarray(rows, dtype=np.float32), count)[1]
+        return np.asarray(found, dtype=np.int64)
+
+
+def searches_exactly(search: str, nodes: int) -> bool:
+    """Whether all nodes are compared: by choice, or for "auto" among few nodes or without FAISS."""
+    check_choice("search", search, SEARCHES)
+    return search == "exact" or (search == "auto" and (nodes <= LARGE or find_spec("faiss") is None))
+
+
+def nearest_among(
+    embedding: Floats | _Reordered, queries: Integers, k: int, candidates: Integers, mean: Floats
+) -> tuple[Integers, Floats]:
+    """Return the k nearest of each query's own candidates; -1 and minus infinity where there are fewer."""
+    found = np.full((len(queries), k), -1, dtype=np.int64)
+    near = np.full((len(queries), k), -np.inf, dtype=np.float32)
+    for at, (query, own) in enumerate(zip(queries, candidates, strict=True)):
+        of_one = nearest(embedding, query[None], k, own[own >= 0], mean=mean)
+        found[at, : of_one[0].shape[1]], near[at, : of_one[1].shape[1]] = of_one[0][0], of_one[1][0]
     return found, near
 
 
@@ -124,6 +247,7 @@ def similar_nodes(
     tokens: Mapping[str, Integers] | None = None,
     attention: Callable[[Integers], Floats] | None = None,
     candidates: Integers | None = None,
+    index: NeighbourIndex | None = None,
 ) -> pd.DataFrame:
     """Return the k nearest nodes of each query with an explanation, one pair per row.
 
@@ -142,12 +266,20 @@ def similar_nodes(
         tokens: columns of the embedding that belong to each token.
         attention: maps positions to the attention to each token, `[nodes, tokens]`.
         candidates: positions to choose from.
+        index: finds candidates among all nodes; without it, all are compared.
     """
     check_ids(graph.node_ids)
     order = node_order(graph)  # decides between equally near nodes
     place = np.argsort(order)
-    graph, embedding, queries = reorder_nodes(graph, order), embedding[order], place[queries]
-    found, near = nearest(embedding, queries, k, None if candidates is None else place[candidates])
+    graph, rows = reorder_nodes(graph, order), _Reordered(embedding, order)
+    mean = mean_row(rows)
+    if index is None or candidates is not None:
+        chosen = None if candidates is None else place[candidates]
+        found, near = nearest(rows, place[queries], k, chosen, mean=mean)
+    else:
+        likely = index.candidates(embedding[queries], min(len(rows), max(CANDIDATES, 10 * k)))
+        found, near = nearest_among(rows, place[queries], k, np.where(likely < 0, -1, place[likely]), mean)
+    queries = place[queries]
     known = np.isfinite(near)  # a query may itself be among few candidates
     if not known.any():
         message = "similar nodes need another node to choose from, and there is none"
@@ -171,8 +303,8 @@ def similar_nodes(
     table["neighbours"] = [graph.node_ids[one[:MAX_SHOWN]].tolist() for one in shared]
     table["features"] = [[text for _, text in one] for one in found_alike]
     for name, columns in (tokens or {}).items():
-        agree = _agreement(embedding[:, columns], np.stack([node, other]))
-        drawn = _agreement(embedding[:, columns], explanations.drawn)
+        agree = _agreement(rows, np.stack([node, other]), columns, mean)
+        drawn = _agreement(rows, explanations.drawn, columns, mean)
         usual = float(drawn.mean())
         z = (agree - usual) / max(float(drawn.std()), LEAST_SPREAD)
         for at in np.flatnonzero(z > 0).tolist() if explanations.explains(name) else ():
@@ -190,10 +322,9 @@ def similar_nodes(
     return table
 
 
-def _agreement(rows: Floats, pairs: Integers) -> npt.NDArray[np.float64]:
-    """Return the cosine of the centred rows of each pair."""
-    centred = rows - rows.mean(axis=0)
-    left, right = (unit_rows(centred[one]) for one in pairs)
+def _agreement(rows: _Reordered, pairs: Integers, columns: Integers, mean: Floats) -> npt.NDArray[np.float64]:
+    """Return the cosine of the centred rows of each pair in some columns."""
+    left, right = (unit_rows(rows[one][:, columns] - mean[columns]) for one in pairs)
     return np.asarray((left * right).sum(axis=1), dtype=np.float64)
 
 

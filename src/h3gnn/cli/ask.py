@@ -32,6 +32,7 @@ from h3gnn.errors import InputError, check_choice
 if TYPE_CHECKING:
     import pandas as pd
 
+    from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import Graph
     from h3gnn.ondisk.mapped import MappedGraph
 
@@ -68,6 +69,10 @@ def similar(
     ],
     k: Annotated[int, option("Number of similar nodes for each query.", min=1)] = 10,
     among: Annotated[Text, option("Candidates: comma-separated ids; default all nodes.")] = None,
+    search: Annotated[
+        str,
+        option("auto (exact up to 100,000 nodes), exact, or approximate, by an index that the run keeps."),
+    ] = "auto",
     out: options.TableOption = None,
     tables: Tables,
     use: Use,
@@ -85,7 +90,9 @@ def similar(
     found = find_run(run, tables, use.device, [*nodes, *candidates])
     model = use.open(found.run)
     others = found.keys(model, candidates) or None
-    table = found.with_names(model.similar(found.keys(model, nodes), k, among=others))
+    _say_search(search, model, others)
+    table = found.with_names(model.similar(found.keys(model, nodes), k, among=others, search=search))
+    options.keep_index(model, found.run)
     if out is not None:
         write_table(out, table, safe=use.safe_csv)
     if use.as_json:
@@ -104,6 +111,18 @@ def similar(
     if out is None:
         typer.echo("--out FILE writes further reasons, and the agreement in each part of the embedding.")
     echo_written(out)
+
+
+def _say_search(search: str, model: H3GNN, among: Any) -> None:
+    """Tell how nodes are searched for in a large graph."""
+    from h3gnn.answers.similarity import LARGE, searches_exactly
+
+    nodes, stored = model.graph_.num_nodes, model.inference_.stored
+    exactly = searches_exactly(search, nodes) or among is not None
+    if exactly and search == "auto" and nodes > LARGE and among is None:
+        say(f"note: all {nodes:,} nodes are compared; `pip install 'h3gnn[index]'` adds a faster search")
+    elif not exactly and (stored is None or stored.index is None):
+        say(f"building an index of {nodes:,} nodes for approximate search; --search exact needs none")
 
 
 def _without(

@@ -519,6 +519,16 @@ def keep_embedding(model: H3GNN, run: Path) -> None:
             model.store_embedding(run)
 
 
+def keep_index(model: H3GNN, run: Path) -> None:
+    """Store the index of neighbours that was built for a run, where its folder can be written."""
+    from h3gnn.storage.runs import store_index
+
+    inference = model.inference_
+    if inference.index is not None and inference.rows is not None and inference.stored.index is None:
+        with suppress(OSError):
+            store_index(run, inference.index.to_bytes())
+
+
 @dataclass(frozen=True)
 class Use:
     """How a command opens a run and writes what it finds; each field is an option."""

@@ -37,7 +37,7 @@ from h3gnn.tables.schema import Link, Question, Schema, TableSchema
 
 FORMAT, FORMAT_VERSION = "h3gnn-model", 1
 DESCRIPTION = "model.json"
-TEMPORARY = re.compile(r"\.(weights|graph|embedding|(model|embedding)\.json)[.-].*")
+TEMPORARY = re.compile(r"\.(weights|graph|embedding|index|(model|embedding)\.json)[.-].*")
 """Files that a killed save leaves behind."""
 UNFINISHED = re.compile(rf"{CHECKPOINTS}|(weights|graph)-[0-9a-f]{{16}}\.safetensors|{TEMPORARY.pattern}")
 """Files of a killed run in a folder without a model."""

@@ -305,7 +305,8 @@ _EMBEDDING = Record(
         "dtype": OneOf(STORED_AS),
         "scale": Maybe(Record({"mean": ListOf(_ANY), "spread": ListOf(_ANY)})),
         "block_lengths": Maybe(ListOf(_ANY)),
-    }
+    },
+    {"index": Text(r"index-[0-9a-f]{16}\.faiss")},
 )
 
 
@@ -326,11 +327,23 @@ def store_embedding(
         name = _write_array(run, np.dtype(dtype), shape, chunks)
         scale = dict(learned())
     description = {**header(EMBEDDING_FORMAT, EMBEDDING_VERSION), "model": _model(run), "file": name}
-    description |= {"dtype": dtype, **scale}
+    _describe_embedding(run, {**description, "dtype": dtype, **scale})
+
+
+def store_index(run: Path, content: bytes) -> None:
+    """Store an index of nearest neighbours beside the embedding of a run."""
+    description = schema.parse_json((run / EMBEDDING).read_bytes(), run / EMBEDDING, InputError)
+    name = f"index-{hashlib.sha256(content).hexdigest()[:16]}.faiss"
+    write_atomically(run / name, content)
+    _describe_embedding(run, {**description, "index": name})
+
+
+def _describe_embedding(run: Path, description: dict[str, Any]) -> None:
+    """Write the description of an embedding, and then remove the files that it does not name."""
     schema.check_values(_EMBEDDING, description, run / EMBEDDING, words="cannot be written")
     write_atomically(run / EMBEDDING, json.dumps(description).encode())
-    for stale in run.glob("embedding-*.npy"):
-        if stale.name != name:
+    for stale in (*run.glob("embedding-*.npy"), *run.glob("index-*.faiss")):
+        if stale.name not in (description["file"], description.get("index")):
             stale.unlink(missing_ok=True)
 
 
@@ -372,7 +385,8 @@ def open_embedding(run: Path, shape: tuple[int, int]) -> StoredEmbedding | None:
         rows = None if found["file"] is None else _open_array(run / found["file"], found["dtype"], shape)
     except (OSError, ValueError, InputError):
         return None
-    return StoredEmbedding(found["dtype"], rows, found["scale"], found["block_lengths"])
+    index = run / found["index"] if "index" in found else None
+    return StoredEmbedding(found["dtype"], rows, found["scale"], found["block_lengths"], index)
 
 
 def _open_array(path: Path, dtype: str, shape: tuple[int, int]) -> npt.NDArray[Any]:

@@ -66,6 +66,16 @@ class StoredEmbedding:
     rows: npt.NDArray[Any] | None
     scale: dict[str, Any] | None
     block_lengths: list[float] | None
+    index: Path | None = None
+
+    def index_content(self) -> bytes | None:
+        """Return the stored index of nearest neighbours; None if there is none, or if it is damaged."""
+        try:
+            content = b"" if self.index is None else self.index.read_bytes()
+        except OSError:
+            return None
+        named = self.index is not None and self.index.stem.rpartition("-")[2]
+        return content if hashlib.sha256(content).hexdigest()[:16] == named else None
 
 
 def check_tensors(
