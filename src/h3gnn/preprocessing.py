@@ -411,7 +411,7 @@ def expected_width(settings: Mapping[str, Any], graph: GraphLike) -> int:
         width += sum(min(parts * graph.num_features, COMPONENTS) for parts in (2, 1))
         width += 0 if links is None else 2 * len(links.names)
         width += 0 if paths is None else paths.values.shape[1]
-    return width if settings["dimensions"] is None else min(width, settings["dimensions"])
+    return int(width if settings["dimensions"] is None else min(width, settings["dimensions"]))
 
 
 def fill_blocks(

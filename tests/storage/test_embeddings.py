@@ -81,8 +81,9 @@ def test_constant_columns_keep_their_infinite_spread(tmp_path: Path, small_mixed
     assert model.inference_.columns is not None
     model.inference_.columns.spread[3] = float("inf")
     model.save(tmp_path)
-    spread = H3GNN.load(tmp_path).inference_.columns.spread
-    assert spread.isinf().nonzero().flatten().tolist() == [3]
+    columns = H3GNN.load(tmp_path).inference_.columns
+    assert columns is not None
+    assert columns.spread.isinf().nonzero().flatten().tolist() == [3]
 
 
 def other_model(run: Path) -> None:
@@ -331,7 +332,7 @@ def test_the_index_is_kept_and_not_built_again(run: Path, monkeypatch: pytest.Mo
     index.write_bytes(index.read_bytes()[:-1])
     assert found("--search", "approximate") == exact
     assert built == [100]
-    assert H3GNN.load(run).inference_.index_for("approximate", np.zeros((1, 1))) is not None
+    assert H3GNN.load(run).inference_.index_for("approximate", np.zeros((1, 1), np.float32)) is not None
     assert built == [100]
     H3GNN.load(run).save(run)  # the index goes with the embedding
     assert not list(run.glob("*.faiss"))

@@ -523,10 +523,10 @@ def keep_index(model: H3GNN, run: Path) -> None:
     """Store the index of neighbours that was built for a run, where its folder can be written."""
     from h3gnn.storage.runs import store_index
 
-    inference = model.inference_
-    if inference.index is not None and inference.rows is not None and inference.stored.index is None:
+    index, stored = model.inference_.index, model.inference_.stored
+    if index is not None and stored is not None and stored.rows is not None and stored.index is None:
         with suppress(OSError):
-            store_index(run, inference.index.to_bytes())
+            store_index(run, index.to_bytes())
 
 
 @dataclass(frozen=True)
