@@ -61,9 +61,8 @@ from h3gnn.training.resources import physical_memory
 Array = npt.NDArray[np.float32]
 CHUNK, SMALL_CHUNK, SMALL_COLUMNS = 16_384, 2_048, 256
 """Nodes embedded at a time where memory is limited; and, of a graph in memory, nodes and columns."""
-CPU = torch.device("cpu")
 TOLERANCE, MAX_STEPS = 1e-6, 2000
-"""Relative change of a smoothing step at which the iteration ends, and the largest number of steps."""
+"""Relative change of a smoothing step that ends the iteration, and the largest number of steps."""
 
 
 @torch.no_grad()
@@ -233,18 +232,16 @@ class FittedEncoder:
 
     def learned(self) -> dict[str, Any]:
         """Return what inference learns with the fitted embedding, as it is stored with that."""
-        scale = None
-        if self.columns is not None:
-            mean, spread = self.columns.mean, self.columns.spread.nan_to_num(posinf=0.0)
-            scale = {"mean": mean.tolist(), "spread": spread.tolist()}
-        return {"scale": scale, "block_lengths": self.block_lengths}
+        if self.columns is None:
+            return {"scale": None, "block_lengths": self.block_lengths}
+        mean, spread = self.columns.mean.tolist(), self.columns.spread.nan_to_num(posinf=0.0).tolist()
+        return {"scale": {"mean": mean, "spread": spread}, "block_lengths": self.block_lengths}
 
     def take(self, stored: StoredEmbedding | None) -> None:
         """Use a stored embedding of the fitted graph, and what was learned with it."""
-        if stored is None:
-            return
-        self.stored, self.block_lengths = stored, stored.block_lengths
-        if stored.scale is not None:
+        self.stored = stored
+        self.block_lengths = None if stored is None else stored.block_lengths
+        if stored is not None and stored.scale is not None:
             mean, spread = (torch.tensor(stored.scale[name]) for name in ("mean", "spread"))
             self.columns = ColumnScaler(mean, torch.where(spread > 0, spread, float("inf")))
 
@@ -415,7 +412,7 @@ class FittedEncoder:
             self.full_width,
             physical_memory() if self.memory is None else self.memory,
             scale if self.standardizes else None,
-            self.smoother(graph, CPU),
+            self.smoother(graph, torch.device("cpu")),
             None if self.blocks is None else fill,
             self.reduction,
             graph.in_memory,

@@ -512,9 +512,18 @@ def open_run(run: Path, device: str, *, unfinished: bool = False, in_files: bool
     return model
 
 
+LARGE_EMBEDDING = 4 * 10**9
+"""Beyond this number of bytes, a command tells that it stores the embedding of a run."""
+
+
 def keep_embedding(model: H3GNN, run: Path) -> None:
     """Store the embedding of a run that has none yet, where its folder can be written."""
+    from h3gnn.resources import format_bytes
+
     if model.inference_.stored is None and is_alone():
+        size = 4 * model.graph_.num_nodes * model.inference_.width
+        if size > LARGE_EMBEDDING:
+            say(f"storing the embedding in {run} ({format_bytes(size)})")
         with suppress(OSError):
             model.store_embedding(run)
 
