@@ -10,6 +10,11 @@ implementation of `benchmarks/reference.py`. `--table` does this for graphs of 1
 `CUDA_BATCH` seeds (`--batch-size` gives another size, on either device), and tells the seconds of each epoch,
 of making all batches of one alone, of the writing of embeddings, and the operations that take longest.
 
+`--embedding` measures the default preset on graphs in memory of 10,000, 40,000 and 400,000 nodes (with up to
+`--largest` links, ten for each node), each step in a process: the peak memory of a fit of `--epochs` epochs,
+per node, without imports and graph; that of embedding and writing Parquet, as a multiple of the embedding,
+without imports; the seconds of both searches of `similar` for one node, and the recall.
+
 `--commands --nodes N --edges E` begins with Parquet tables of a random graph and runs `h3gnn prepare`, `fit`
 and `embed` as a person would, each a process: its seconds, its peak memory, and the peak of what is its own,
 without the pages of mapped files, which the system may drop. `--folder` is where all files go.
@@ -25,6 +30,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -34,6 +40,8 @@ import numpy as np
 
 FEATURES, CHANNELS, BATCH, FAN_OUT = 128, 128, 1024, (10, 5)
 CUDA_BATCH, CUDA_EPOCHS, LONGEST = 16_384, 3, 12
+DEFAULTS = ("default-fit", "default-embed", "default-search")
+QUERIES = 100
 PLAIN_BYTES_PER_NODE = 100_000
 """About what the plain version takes per node; decides whether it is tried on this machine."""
 LIBRARIES_MB = 400.0
@@ -211,10 +219,12 @@ def run_plain(folder: Path) -> dict[str, float]:
     return {"epoch_s": spent, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
-def in_child(mode: str, folder: Path, epochs: int = 1, batch_size: int = BATCH) -> dict[str, Any]:
+def in_child(
+    mode: str, folder: Path, epochs: int = 1, batch_size: int = BATCH, nodes: int = 0
+) -> dict[str, Any]:
     """Measure in a separate process; a process that runs out of memory leaves no figures."""
     command = [sys.executable, "-m", "benchmarks.scale", "--child", mode, "--folder", str(folder)]
-    command += ["--epochs", str(epochs), "--batch-size", str(batch_size)]
+    command += ["--epochs", str(epochs), "--batch-size", str(batch_size), "--nodes", str(nodes)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return {"error": (done.stderr.strip().splitlines() or ["killed"])[-1]}
@@ -288,6 +298,108 @@ def _own_kilobytes(process: int) -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "RssShmem")))
+
+
+class Watch:
+    """Samples the peak of this process's own memory, without the pages of files, fifty times a second."""
+
+    def __init__(self) -> None:
+        self.start, self.peak, self.ended = _own_kilobytes(os.getpid()), 0, threading.Event()
+        self.thread = threading.Thread(target=self._sample, daemon=True)
+        self.thread.start()
+
+    def _sample(self) -> None:
+        while not self.ended.wait(0.02):
+            self.peak = max(self.peak, _own_kilobytes(os.getpid()))
+
+    def kilobytes(self) -> int:
+        """End, and return the peak above the start."""
+        self.ended.set()
+        self.thread.join()
+        return max(self.peak, _own_kilobytes(os.getpid())) - self.start
+
+
+def random_graph(nodes: int) -> Any:
+    """Return a graph in memory with ten links for each node."""
+    from h3gnn.graphs.convert import as_graph
+
+    random = np.random.default_rng(0)
+    features = random.standard_normal((nodes, FEATURES), dtype=np.float32)
+    return as_graph(features, random.integers(0, nodes, (2, 10 * nodes)))
+
+
+def run_default_fit(folder: Path, nodes: int, epochs: int) -> dict[str, Any]:
+    """Fit the default preset and save it without its embedding."""
+    import scipy.stats  # noqa: F401  (imported by the fit)
+
+    from h3gnn.estimator import H3GNN
+    from h3gnn.resources import retain_heap
+
+    retain_heap()  # as every command
+    graph = random_graph(nodes)
+    watch, start = Watch(), time.perf_counter()
+    model = H3GNN(epochs=epochs, device="cpu").fit(graph)
+    seconds, own = time.perf_counter() - start, watch.kilobytes()
+    model.save(folder / "run", embedding="later")
+    return {"columns": model.embedding_.shape[1], "fit_s": seconds, "fit_kb_per_node": own * 1.024 / nodes}
+
+
+def run_default_embed(folder: Path) -> dict[str, Any]:
+    """Load the run, which embeds, and write Parquet."""
+    from h3gnn.cli.output import write_rows
+    from h3gnn.estimator import H3GNN
+    from h3gnn.resources import retain_heap
+
+    retain_heap()
+    watch, start = Watch(), time.perf_counter()
+    model = H3GNN.load(folder / "run")
+    embedded = time.perf_counter() - start
+    write_rows(folder / "e.parquet", model.embedding_, model.graph_.node_ids)
+    own, size = watch.kilobytes(), model.embedding_.nbytes
+    model.store_embedding(folder / "run")
+    return {"embed_s": embedded, "embed_times": own * 1024 / size, "embedding_mb": size / 1e6}
+
+
+def run_default_search(folder: Path) -> dict[str, Any]:
+    """Search in the stored embedding, and compare both searches for some nodes."""
+    from h3gnn.answers.similarity import CANDIDATES, NeighbourIndex, mean_row, nearest, nearest_among
+    from h3gnn.estimator import H3GNN
+
+    start = time.perf_counter()
+    model = H3GNN.load(folder / "run")
+    times = {"load_s": time.perf_counter() - start}
+    start = time.perf_counter()
+    index = model.inference_.index = NeighbourIndex.build(model.embedding_)
+    times["index_s"] = time.perf_counter() - start
+    for search in ("exact", "approximate"):
+        start = time.perf_counter()
+        model.similar(0, 10, search=search)
+        times[f"similar_{search}_s"] = time.perf_counter() - start
+    rows, mean = model.embedding_, mean_row(model.embedding_)
+    queries = np.linspace(0, len(rows) - 1, QUERIES).astype(np.int64)
+    exact, _ = nearest(rows, queries, 10, mean=mean)
+    found, _ = nearest_among(rows, queries, 10, index.candidates(rows[queries], CANDIDATES), mean)
+    recall = np.mean([np.isin(one, other).mean() for one, other in zip(exact, found, strict=True)])
+    return {
+        **times,
+        "queries": QUERIES,
+        "recall_at_10": float(recall),
+        "index_mb": len(index.to_bytes()) / 1e6,
+    }
+
+
+def embedding_rows(largest: int, epochs: int, where: Path | None) -> list[dict[str, Any]]:
+    """Measure graphs in memory up to a number of links, each step in a process of its own."""
+    rows = []
+    for nodes in (10_000, 40_000, 400_000):
+        if 10 * nodes <= largest:
+            with tempfile.TemporaryDirectory(prefix="h3gnn-scale-", dir=where) as name:
+                row: dict[str, Any] = {"nodes": nodes, "edges": 10 * nodes, "epochs": epochs}
+                for mode in ("default-fit", "default-embed", "default-search"):
+                    row |= in_child(mode, Path(name), epochs, nodes=nodes)
+            rows.append(row)
+            print(json.dumps(row), file=sys.stderr, flush=True)
+    return rows
 
 
 def measure(nodes: int, edges: int, *, epochs: int = 1, batch_size: int = BATCH) -> dict[str, Any]:
@@ -365,6 +477,16 @@ def machine() -> dict[str, Any]:
     }
 
 
+def run_child(given: argparse.Namespace) -> dict[str, Any]:
+    """Return what one of the processes measures."""
+    if given.child == "batches":
+        return run_batches(given.folder, given.epochs, given.batch_size)
+    if given.child == "default-fit":
+        return run_default_fit(given.folder, given.nodes, given.epochs)
+    alone = {"plain": run_plain, "default-embed": run_default_embed, "default-search": run_default_search}
+    return alone[given.child](given.folder)
+
+
 def main() -> None:
     """Read the arguments and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -379,14 +501,16 @@ def main() -> None:
         "--batch-size", type=int, help=f"seeds of a batch; {BATCH}, and {CUDA_BATCH} on a GPU"
     )
     parser.add_argument("--commands", action="store_true", help="prepare, fit and embed, from Parquet")
-    parser.add_argument("--child", choices=("batches", "plain"), help=argparse.SUPPRESS)
+    parser.add_argument("--embedding", action="store_true", help="memory and search of the default preset")
+    parser.add_argument("--child", choices=("batches", "plain", *DEFAULTS), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help="with --commands: where files go, and are removed")
     given = parser.parse_args()
-    if given.child == "batches":
-        print(json.dumps(run_batches(given.folder, given.epochs, given.batch_size)))
+    if given.child is not None:
+        print(json.dumps(run_child(given)))
         return
-    if given.child == "plain":
-        print(json.dumps(run_plain(given.folder)))
+    if given.embedding:
+        found = {"rows": embedding_rows(given.largest, given.epochs, given.folder)}
+        print(json.dumps({"machine": machine(), **found}, indent=2))
         return
     if given.commands:
         with tempfile.TemporaryDirectory(prefix="h3gnn-scale-", dir=given.folder) as name:

@@ -191,6 +191,32 @@ def scale_commands() -> str:
     return f"{grid(['', 'time', 'own memory', 'with mapped pages'], rows)}\n\n{where}"
 
 
+def scale_embedding() -> str:
+    """Return the memory of the default preset, and how `similar` searches."""
+    found = stored("scale_embedding")
+    rows = [
+        [
+            f"{row['nodes']:,}",
+            f"{row['embedding_mb']:,.0f} MB",
+            f"{row['fit_kb_per_node']:.0f} kB",
+            f"{row['embed_times']:.1f}",
+            *(_time(row[name]) for name in ("embed_s", "load_s", "similar_exact_s")),
+            *(_time(row[name]) for name in ("similar_approximate_s", "index_s")),
+            f"{row['recall_at_10']:.3f}",
+        ]
+        for row in found["rows"]
+    ]
+    headings = (
+        "nodes,embedding,fit: memory per node,embed: memory / embedding,loaded and embedded,loaded as stored,"
+        "`similar` exact,by the index,index built,recall@10"
+    )
+    one, where = found["rows"][0], found["machine"]
+    notes = (
+        f"{one['columns']:,} columns, ten links per node; {where['threads']} thread, torch {where['torch']}."
+    )
+    return f"{grid(headings.split(','), rows)}\n\n{notes}"
+
+
 def scale_accuracy() -> str:
     """Return how accurate mini-batches are beside the full graph."""
     found, rows = stored("scale_accuracy"), []
@@ -258,6 +284,7 @@ PIECES: dict[str, Callable[[], str]] = {
     "scale": scale,
     "scale_cuda": scale_cuda,
     "scale_commands": scale_commands,
+    "scale_embedding": scale_embedding,
     "divided": divided,
     "scale_accuracy": scale_accuracy,
     "page": lambda: table([row | {"nodes": f"{row['nodes']:,}"} for row in stored("page")["rows"]], OPENED),

@@ -435,7 +435,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             nodes: an id, or several.
             k: number of results for each.
             among: ids of the nodes to choose from; all by default.
-            search: "exact", "approximate" (by an index of FAISS), or "auto": exact up to 100,000 nodes.
+            search: "exact", "approximate" (by an index of FAISS), or "auto": exact without a large index.
         """
         self._check_in_memory()
         check_whole("k", k, 1)

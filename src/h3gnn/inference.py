@@ -239,8 +239,7 @@ class FittedEncoder:
 
     def take(self, stored: StoredEmbedding | None) -> None:
         """Use a stored embedding of the fitted graph, and what was learned with it."""
-        self.stored = stored
-        self.block_lengths = None if stored is None else stored.block_lengths
+        self.stored, self.block_lengths = stored, stored.block_lengths if stored else None
         if stored is not None and stored.scale is not None:
             mean, spread = (torch.tensor(stored.scale[name]) for name in ("mean", "spread"))
             self.columns = ColumnScaler(mean, torch.where(spread > 0, spread, float("inf")))
@@ -252,12 +251,13 @@ class FittedEncoder:
 
     def index_for(self, search: str, embedding: Array) -> NeighbourIndex | None:
         """Return the index of the fitted embedding, stored or built; None for an exact search."""
-        if searches_exactly(search, len(embedding)):
+        indexed = bool(self.index or (self.stored and self.stored.index))
+        if searches_exactly(search, len(embedding), indexed=indexed):
             return None
         if self.index is None and self.stored is not None:
-            content = self.stored.index_content()
-            self.index = None if content is None else NeighbourIndex.from_bytes(content)
-            self.stored = self.stored if self.index is not None else replace(self.stored, index=None)
+            if (content := self.stored.index_content()) is not None:
+                self.index = NeighbourIndex.from_bytes(content)
+            self.stored = self.stored if self.index else replace(self.stored, index=None)
         self.index = self.index or NeighbourIndex.build(embedding)
         return self.index
 

@@ -228,14 +228,14 @@ def test_fewer_candidates_than_asked_for_leave_gaps() -> None:
     assert np.isinf(near[1, 1])
 
 
-def test_search_is_exact_unless_the_graph_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert searches_exactly("auto", 100_000)
-    assert searches_exactly("exact", 10**9)
+def test_search_is_exact_unless_there_is_an_index_of_a_large_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert searches_exactly("exact", 10**9, indexed=True)
     assert not searches_exactly("approximate", 10)
-    monkeypatch.setattr("h3gnn.answers.similarity.find_spec", lambda name: object())
-    assert not searches_exactly("auto", 100_001)
-    monkeypatch.setattr("h3gnn.answers.similarity.find_spec", lambda name: None)
-    assert searches_exactly("auto", 100_001)
+    for installed in (object(), None):
+        monkeypatch.setattr("h3gnn.answers.similarity.find_spec", lambda name, found=installed: found)
+        assert searches_exactly("auto", 100_000, indexed=True)
+        assert searches_exactly("auto", 100_001)
+        assert searches_exactly("auto", 100_001, indexed=True) is (installed is None)
     monkeypatch.setitem(sys.modules, "faiss", None)
     with rejects("missing-library"):
         NeighbourIndex.build(np.eye(3, dtype=np.float32))

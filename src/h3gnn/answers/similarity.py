@@ -33,7 +33,7 @@ MANY_NODES, MAX_COMPONENTS = 10_000, 128
 """For all pairs among more nodes than this, wider embeddings are reduced to principal components."""
 
 SEARCHES = ("auto", "exact", "approximate")
-"""Exact search compares all nodes; "auto" does up to `LARGE` nodes, and without FAISS."""
+"""Exact search compares all nodes; "auto" does, too, unless there is an index of more than `LARGE` nodes."""
 LARGE, INDEX_SAMPLE, LINKS, EFFORT, CANDIDATES = 100_000, 20_000, 32, 80, 500
 """Of the index: nodes from which the principal components are found, links of a node and effort to find them
 (HNSW), and candidates that are compared exactly."""
@@ -170,10 +170,14 @@ class NeighbourIndex:
         return np.asarray(found, dtype=np.int64)
 
 
-def searches_exactly(search: str, nodes: int) -> bool:
-    """Whether all nodes are compared: by choice, or for "auto" among few nodes or without FAISS."""
+def searches_exactly(search: str, nodes: int, *, indexed: bool = False) -> bool:
+    """Whether all nodes are compared: by choice, or for "auto" among few nodes or without an index.
+
+    To build one takes as long as tens of exact searches.
+    """
     check_choice("search", search, SEARCHES)
-    return search == "exact" or (search == "auto" and (nodes <= LARGE or find_spec("faiss") is None))
+    there = indexed and nodes > LARGE and find_spec("faiss") is not None
+    return search == "exact" or (search == "auto" and not there)
 
 
 def nearest_among(

@@ -114,15 +114,18 @@ def similar(
 
 
 def _say_search(search: str, model: H3GNN, among: Any) -> None:
-    """Tell how nodes are searched for in a large graph."""
-    from h3gnn.answers.similarity import LARGE, searches_exactly
+    """Tell when an index is used, or built."""
+    from h3gnn.answers.similarity import searches_exactly
 
     nodes, stored = model.graph_.num_nodes, model.inference_.stored
-    exactly = searches_exactly(search, nodes) or among is not None
-    if exactly and search == "auto" and nodes > LARGE and among is None:
-        say(f"note: all {nodes:,} nodes are compared; `pip install 'h3gnn[index]'` adds a faster search")
-    elif not exactly and (stored is None or stored.index is None):
-        say(f"building an index of {nodes:,} nodes for approximate search; --search exact needs none")
+    indexed = stored is not None and stored.index is not None
+    if among is None and not searches_exactly(search, nodes, indexed=indexed):
+        how = (
+            "approximate search by the index of the run"
+            if indexed
+            else f"building an index of {nodes:,} nodes"
+        )
+        say(f"{how}; --search exact compares all nodes")
 
 
 def _without(
