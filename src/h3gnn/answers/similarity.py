@@ -34,9 +34,9 @@ MANY_NODES, MAX_COMPONENTS = 10_000, 128
 
 SEARCHES = ("auto", "exact", "approximate")
 """Exact search compares all nodes; "auto" does, too, unless there is an index of more than `LARGE` nodes."""
-LARGE, INDEX_SAMPLE, LINKS, EFFORT, CANDIDATES = 100_000, 20_000, 32, 80, 500
-"""Of the index: nodes from which the principal components are found, links of a node and effort to find them
-(HNSW), and candidates that are compared exactly."""
+LARGE, INDEX_SAMPLE, LINKS, EFFORT, BEAM, CANDIDATES = 100_000, 20_000, 32, 80, 4_000, 500
+"""Of the index: nodes from which the principal components are found; links of a node, effort to find them, and
+nodes that a search keeps (HNSW); and candidates that are compared exactly."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class NeighbourIndex:
     def candidates(self, rows: Floats, count: int) -> Integers:
         """Return the positions of nodes near each row, `[rows, count]`; -1 where fewer are found."""
         faiss = find_faiss("approximate search", "exact search needs nothing else")
-        faiss.downcast_index(self.index.index).hnsw.efSearch = max(count, CANDIDATES)
+        faiss.downcast_index(self.index.index).hnsw.efSearch = max(count, BEAM)
         found = self.index.search(np.ascontiguousarray(rows, dtype=np.float32), count)[1]
         return np.asarray(found, dtype=np.int64)
 
