@@ -21,13 +21,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
+from benchmarks.scale import machine, model_of, write_graph
+
 NODES, EDGES, FEATURES, EPOCHS, LATE_EPOCHS = 1000, 5000, 8, 40, 300
-EMBEDDED_NODES = 200_000
+EMBEDDED_NODES = 1_600_000
 """Of the graph that one process and two embed, with ten times as many edges."""
 TIMEOUT = 15
 """H3GNN_RANK_TIMEOUT, in seconds."""
@@ -446,13 +449,33 @@ def judged(what: str, row: dict[str, Any]) -> dict[str, Any]:
     return {"what": what, **row, "as_it_should": right}
 
 
+def markdown(found: dict[str, Any]) -> str:
+    """Return the table of faults, and what two processes save."""
+    lines = ["| fault | exit codes | workers ended after | agents after | difference | as it should |"]
+    lines.append("| --- | --- | --- | --- | --- | --- |")
+    for row in found["rows"]:
+        after = (f"{row[name]:.0f} s" if name in row else "–" for name in ("ended_s", "agents_s"))
+        codes = ", ".join(map(str, row["codes"]))
+        close, right = f"{row['difference']:.0e}", "yes" if row["as_it_should"] else "**no**"
+        lines.append(f"| {' | '.join([row['what'], codes, *after, close, right])} |")
+    one = found["embed"]
+    rows = "the same rows" if one["same_rows"] else "**other rows**"
+    times = (
+        f"`embed` of {one['nodes']:,} nodes and {one['edges']:,} edges, 512 columns, on two cores: one "
+        f"process with one thread takes {one['one_s']} s, one with two threads {one['two_threads_s']} s; two "
+        f"with one thread each, as torchrun starts them, {one['two_s']} s ({one['ratio']:.2f} of the first), "
+        f"and they write {rows}."
+    )
+    return "\n".join([*lines, "", times])
+
+
 def embedding_time(folder: Path, processes: int, threads: int) -> dict[str, Any]:
     """Measure the command `embed`, of one process or of several that torchrun starts on this machine."""
     out = folder / f"embedded-{processes}-{threads}.parquet"
     command = [sys.executable]
     if processes > 1:
         command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    command += ["-m", "h3gnn", "embed", "run", "--out", out.name]
+    command += ["-m", "h3gnn", "embed", "run", "graph", "--out", out.name]
     here = os.environ | {"OMP_NUM_THREADS": str(threads), "GLOO_SOCKET_IFNAME": "lo"}
     began = time.perf_counter()
     subprocess.run(command, cwd=folder, env=here, check=True, capture_output=True)
@@ -464,7 +487,6 @@ def embedding_time(folder: Path, processes: int, threads: int) -> dict[str, Any]
 
 def prepare_embedding(folder: Path) -> None:
     """Write a random graph and an untrained model of it."""
-    from benchmarks.scale import model_of, write_graph
     from h3gnn.ondisk.mapped import open_mapped
 
     write_graph(folder / "graph", EMBEDDED_NODES, 10 * EMBEDDED_NODES)
@@ -514,6 +536,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--embed", type=Path, help="only measure the embedding, in this folder")
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--rows", type=int, nargs=2, default=(0, None), help="the first row, and the end")
     given = parser.parse_args()
     if given.embed:
         if not (given.embed / "run").exists():
@@ -524,12 +547,11 @@ def main() -> None:
         raise SystemExit("benchmarks.hosts needs the right to create network namespaces (`ip netns add`)")
     with tempfile.TemporaryDirectory(prefix="h3gnn-hosts-") as name, Namespaces() as network:
         rows = []
-        for what, run in faults(make_bench(network, Path(name))).items():
+        for what, run in islice(faults(make_bench(network, Path(name))).items(), *given.rows):
             rows.append(judged(what, run()))
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    print(
-        json.dumps({"network": network.name, "timeout_s": TIMEOUT, "epochs": EPOCHS, "rows": rows}, indent=2)
-    )
+    about = {"machine": machine(), "network": network.name, "timeout_s": TIMEOUT, "epochs": EPOCHS}
+    print(json.dumps({**about, "rows": rows}, indent=2))
 
 
 if __name__ == "__main__":

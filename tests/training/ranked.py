@@ -60,7 +60,9 @@ def graph_rows(*, sparse: bool = False) -> tuple[Graph, GraphRows]:
     return graph, rows_in_memory(features.to_sparse_csr() if sparse else features, support)
 
 
-def step_of(kind: str, objective: Sequence[str], ranks: Ranks, *, sharded: bool = True) -> Step:
+def step_of(
+    kind: str, objective: Sequence[str], ranks: Ranks, *, sharded: bool = True, batch_norm: bool = True
+) -> Step:
     """Two models in batches of 40 seeds, with dropout, in these processes."""
     graph, rows = graph_rows()
     rows = shard_rows(rows, ranks, in_memory=True) if sharded else rows
@@ -70,7 +72,14 @@ def step_of(kind: str, objective: Sequence[str], ranks: Ranks, *, sharded: bool 
         "single", n_models=2, learning_rate=0.01, objective=list(objective)
     ).get_settings()
     student = EncoderStack(
-        graph.num_features, 8, 0, heads=2, token_dropout=0.2, edge_weights=kind, models=2, batch_norm=True
+        graph.num_features,
+        8,
+        0,
+        heads=2,
+        token_dropout=0.2,
+        edge_weights=kind,
+        models=2,
+        batch_norm=batch_norm,
     )
     step = stack_step(student.double(), source, [0, 1], Training.of(how), 16, ranks)
     step.student.train()
@@ -101,6 +110,22 @@ def trained(cases: Sequence[tuple[str, tuple[str, ...]]] = CASES, count: int = 2
                 epochs(step, count)
             distances = [step.teacher_distance() for step in steps]
             found[f"{kind} {objective}"] = {"states": [*map(state_of, steps)], "distances": distances}
+    return found
+
+
+def together_and_alone() -> dict[str, list[dict[str, Tensor]]]:
+    """Many epochs of these processes together, and of this one alone."""
+    found = {}
+    with process_group(CPU) as ranks:
+        for kind in ("fixed", "computed"):
+            steps = [
+                step_of(kind, ("teacher",), one, sharded=False, batch_norm=False) for one in (ranks, Ranks())
+            ]
+            for step in steps:
+                epochs(step, 15)
+            found[kind] = [
+                {name: one.detach() for name, one in step.student.state_dict().items()} for step in steps
+            ]
     return found
 
 

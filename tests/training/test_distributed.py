@@ -49,6 +49,14 @@ def test_sharded_rows_train_as_rows_in_every_process(tmp_path: Path, work: str) 
             torch.testing.assert_close(distance, found["distances"][1], equal_nan=True)
 
 
+def test_in_double_precision_two_processes_train_as_one(tmp_path: Path) -> None:
+    for found in run_together("together_and_alone", tmp_path):
+        for kind, (together, alone) in found.items():
+            assert together.keys() == alone.keys()
+            for name, one in alone.items():
+                torch.testing.assert_close(together[name], one, atol=1e-7, rtol=0, msg=f"{kind} {name}")
+
+
 def test_several_processes_resume_from_the_state_of_the_first(tmp_path: Path) -> None:
     for found in run_together("resumed", tmp_path):
         for whole, again, done in found.values():
