@@ -35,8 +35,8 @@ MANY_NODES, MAX_COMPONENTS = 10_000, 128
 SEARCHES = ("auto", "exact", "approximate")
 """Exact search compares all nodes; "auto" does, too, unless there is an index of more than `LARGE` nodes."""
 LARGE, INDEX_SAMPLE, LINKS, EFFORT, BEAM, CANDIDATES = 100_000, 20_000, 32, 80, 4_000, 500
-"""Of the index: nodes from which the principal components are found; links of a node, effort to find them, and
-nodes that a search keeps (HNSW); and candidates that are compared exactly."""
+"""Of the index: nodes from which the principal components are found; links of a node, effort to find them,
+and nodes that a search keeps (HNSW); and candidates that are compared exactly."""
 
 
 @dataclass(frozen=True)
