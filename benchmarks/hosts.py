@@ -496,7 +496,7 @@ def prepare_embedding(folder: Path) -> None:
 def embedding_times(folder: Path, repeats: int) -> dict[str, Any]:
     """Measure one process and two in turn; compare what they write."""
     runs = [embedding_time(folder, *how) for _ in range(repeats) for how in ((1, 1), (2, 1), (1, 2))]
-    best = {}
+    best: dict[tuple[int, int], dict[str, Any]] = {}
     for run in runs:
         key = run["processes"], run["threads"]
         best[key] = min(best.get(key, run), run, key=lambda one: one["seconds"])

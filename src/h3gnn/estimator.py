@@ -278,7 +278,7 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         stopped, history.stopped = history.stopped, None
         if stopped is not None:
             raise stopped
-        if checkpoints is not None and not checkpoints.keep_finished:
+        if checkpoints is not None and not checkpoints.keep_finished and ranks.rank == 0:
             clear(Path(checkpoints.folder))
         return self
 

@@ -6,11 +6,13 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from h3gnn.encoder import EncoderStack, build_support
@@ -192,6 +194,18 @@ def fitted() -> Any:
     model.fit(graph, checkpoints=kept)
     embedding: np.ndarray = model.embedding_
     return torch.from_numpy(embedding), model.encoder_.input.weight.detach(), len(model.history_)
+
+
+def fitted_in_a_group() -> Any:
+    """The same in a thread of processes that have made a process group, as those of Ray Train."""
+    dist.init_process_group("gloo")
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(fitted).result()
+    ones = torch.ones(1)
+    dist.all_reduce(ones)  # the group is kept
+    assert int(ones) == dist.get_world_size()
+    dist.destroy_process_group()
+    return found
 
 
 def typed() -> dict[str, Tensor]:

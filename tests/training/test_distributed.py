@@ -88,6 +88,13 @@ def test_both_processes_have_the_model(fitted_by_two: tuple[Path, list[Any]]) ->
     assert len(list((folder / "kept").glob("epoch-*"))) == 4
 
 
+def test_a_process_group_that_exists_is_used(tmp_path: Path, fitted_by_two: tuple[Path, list[Any]]) -> None:
+    _, (first, _) = fitted_by_two
+    for embedding, weight, _ in run_together("fitted_in_a_group", tmp_path):
+        assert torch.equal(embedding, first[0])
+        assert torch.equal(weight, first[1])
+
+
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_any_number_of_processes_resumes_a_run_of_two(
     tmp_path: Path, fitted_by_two: tuple[Path, list[Any]], processes: int

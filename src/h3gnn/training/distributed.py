@@ -271,7 +271,8 @@ def _join(backend: str, wait: timedelta) -> Any:
 @cache
 def _rendezvous(wait: timedelta) -> tuple[Any, int, int]:
     """Return the store of all processes, the rank and their number; rank 0 may be the one that serves it."""
-    return next(rendezvous("env://", timeout=wait))
+    found: tuple[Any, int, int] = next(rendezvous("env://", timeout=wait))
+    return found
 
 
 def _name_of_attempt(store: Any, rank: int, size: int, seconds: float) -> str:
@@ -293,7 +294,7 @@ def _name_of_attempt(store: Any, rank: int, size: int, seconds: float) -> str:
                 store.set(f"{name}/joined", tokens)
                 return name
         elif store.check(["h3gnn/attempt"]):
-            name = store.get("h3gnn/attempt").decode()
+            name = str(store.get("h3gnn/attempt"), "ascii")
             if name != answered:
                 store.set(f"{name}/{rank}", token)
                 answered = name
