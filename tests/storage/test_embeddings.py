@@ -72,6 +72,7 @@ def test_a_loaded_model_reads_the_embedding_of_the_fit(
     assert isinstance(loaded.embedding_.base, np.memmap)
     # the scales that were learned with it are stored, too
     np.testing.assert_array_equal(loaded.transform(other), embedded)
+    assert len(counted) == before + 1
     again = loaded.extend(torch.ones(1, 60).numpy(), torch.tensor([[3], [100]]).numpy())
     np.testing.assert_array_equal(again.embedding, attached.embedding)
 
