@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from h3gnn import H3GNN, Graph
+from h3gnn import H3GNN, Graph, as_graph
 from h3gnn.answers.similarity import NeighbourIndex
 from h3gnn.cli.output import write_rows
 from h3gnn.cli.training import Training
@@ -59,7 +59,7 @@ def test_a_loaded_model_reads_the_embedding_of_the_fit(
 ) -> None:
     model = H3GNN.from_settings({**SMALL, "smoothing": 0.4}).fit(small_mixed)
     model.save(tmp_path)
-    other = replace(small_mixed, edge_index=small_mixed.edge_index[:, ::2])
+    other = as_graph(small_mixed.dense_features().numpy(), small_mixed.edge_index[:, ::2].numpy())
     embedded, attached = (
         model.transform(other),
         model.extend(torch.ones(1, 60).numpy(), torch.tensor([[3], [100]]).numpy()),
@@ -235,7 +235,7 @@ def test_a_graph_on_disk_keeps_its_embedding(small_mixed: Graph, tmp_path: Path,
         np.testing.assert_array_equal(rows, computed)
     call("embed", tmp_path / "run", "--out", tmp_path / "e.parquet")
     assert not counted
-    other = replace(small_mixed, edge_index=small_mixed.edge_index[:, ::2])
+    other = as_graph(small_mixed.dense_features().numpy(), small_mixed.edge_index[:, ::2].numpy())
     np.testing.assert_array_equal(loaded.transform(other), model.transform(other))
 
 
