@@ -282,7 +282,7 @@ def watched(command: list[str], temporary: Path) -> dict[str, Any]:
         ended = 0
         while not ended:
             own = max(own, _own_kilobytes(process.pid))
-            time.sleep(0.5)
+            time.sleep(0.1)
             ended, status, used = os.wait4(process.pid, os.WNOHANG)
         process.returncode = os.waitstatus_to_exitcode(status)
     figures = {"seconds": round(time.perf_counter() - start, 1), "own_mb": round(own / 1024)}
