@@ -92,7 +92,7 @@ def once(graph: Graph, seed: int) -> dict[str, float]:
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
-    """Return the table of docs/answers.md."""
+    """Return the table of docs/embeddings.md."""
     lines = [
         "| graph | new nodes | accuracy, extend | refresh | refit | cosine of new rows | of old rows |",
         "| --- | --- | --- | --- | --- | --- | --- |",

@@ -60,7 +60,7 @@ def find_anomalies(
     - `reason`: of the first `EXPLAINED` nodes, the columns furthest from usual; see `unusual_columns`.
 
     With p the share of nodes with at least the same value of a part, the score is −log10 of the smaller p
-    (Tippett's combination of tests). Difficulty and disagreement made it worse (docs/answers.md).
+    (Tippett's combination of tests). Difficulty and disagreement made it worse (docs/similarity.md).
 
     Args:
         graph: the graph of the embedding.
