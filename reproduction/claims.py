@@ -204,27 +204,25 @@ CLAIMS = (
     Claim(
         "Assumption",
         "encoder, decoder and student are strongly convex in their parameters",
-        "The gradient of a network is a matrix: its product with a step is not defined. And no network with "
-        "hidden channels has one optimum: two channels exchanged give another with the same loss.",
+        "Networks with hidden channels have no unique optimum: exchanging two channels keeps the loss.",
     ),
     Claim(
         "Assumption",
-        "what the proof uses of that holds on the way of descent: ⟨∇L, Φ − Φ*⟩ / ‖Φ − Φ*‖² stays above 0",
-        "The numbers are the least ones; they would be the theorem's μ.",
+        "what the proof uses along gradient descent: ⟨∇L, Φ − Φ*⟩ / ‖Φ − Φ*‖² stays above 0",
+        "The numbers are minima: the theorem's μ.",
         lambda row: of_gradients(row, "convexity", np.min),
         lambda teacher, decoder: min(teacher, decoder) > 0,
     ),
     Claim(
         "Assumption",
         "gradients are Lipschitz and, like the errors, bounded",
-        "Any finite run has some largest value; that of the gradient's change per step stands under C.",
+        "Any finite run has a maximum; C has that of the gradient's change per step.",
     ),
     Claim(
         "Assumption",
-        "the limit of teacher–student is a solution and not a collapse, measured as the share of its "
-        f"effective rank that the embedding keeps at the limit (a collapse: under {COLLAPSED:g})",
-        "The loss is 0 wherever both embeddings are constant, and nothing in the proof keeps Φ* from being "
-        "such a place.",
+        "the limit of teacher–student is no collapse, measured as the share of the effective rank that "
+        f"remains (a collapse: under {COLLAPSED:g})",
+        "The loss of constant embeddings is 0, and the proof does not exclude them.",
         kept_rank,
         lambda teacher, decoder: teacher >= COLLAPSED,
         ".2f",
@@ -233,15 +231,14 @@ CLAIMS = (
         "A",
         "there is a limit: in the last quarter of descent the parameters move less than "
         f"{SETTLED:g} of their way",
-        "Where this is not seen, the distances below are to a place on the way.",
+        "Otherwise the distances below are to an intermediate point.",
         lambda row: mean(row["descent"]["moving"]),
         lambda teacher, decoder: max(teacher, decoder) < SETTLED,
         ".2f",
     ),
     Claim(
         "A",
-        "the distance to the limit shrinks from look to look, under descent, measured as the largest ratio "
-        "of two",
+        "the distance to the limit always shrinks under descent, measured as the largest successive ratio",
         "",
         largest_step,
         lambda teacher, decoder: max(teacher, decoder) < 1,
@@ -260,31 +257,29 @@ CLAIMS = (
     Claim(
         "A",
         "1 − μ_E²/β_E² < 1 − min(μ_E², μ_D²)/max(β_E², β_D²)",
-        "What is shown is ≤: where the encoder has the smaller μ and the larger β, both sides are equal. "
-        "And both are upper bounds: the smaller bound need not belong to the faster run.",
+        "The proof shows ≤ only, and both sides are upper bounds.",
     ),
     Claim(
         "A",
         "the composition is min(μ_E, μ_D)-strongly convex and max(β_E, β_D)-smooth",
-        "Assumed “for simplicity”, and false in general: an encoder a·x and a decoder b·y are linear, and "
-        "(b·a − 1)² is not convex in (a, b). The inequality derived before has μ/2, the one that is used has "
-        "μ.",
+        "False in general: for an encoder a·x and a decoder b·y, (b·a − 1)² is not convex in (a, b). The "
+        "inequality derived before has μ/2, the one that is used has μ.",
     ),
     Claim(
         "A",
         "the factors belong to the rates min μ / max β and μ_E/β_E",
-        "The line before finds min μ / max β² as the best rate, and the printed factor belongs to that; with "
-        "μ/β it would be 1 − 2μ²/β + μ², which is no contraction for β ≥ 2.",
+        "The printed factor belongs to the rate min μ / max β²; with μ/β it would be 1 − 2μ²/β + μ², no "
+        "contraction for β ≥ 2.",
     ),
     Claim(
         "A",
         "the bound holds with momentum α",
-        "α stands in no formula: the proof treats the teacher as fixed, while the loss moves with it.",
+        "No formula contains α: the proof treats the teacher as fixed.",
     ),
     Claim(
         "B",
         "‖S(f̄) − T(f)‖ ≤ L_E·δ + ε and ‖D(E(f̄)) − f‖ ≤ L_E·L_D·δ + ε",
-        "Both are the triangle inequality and hold for every pair of functions with these constants.",
+        "Both are the triangle inequality.",
     ),
     *(
         Claim(
@@ -298,14 +293,14 @@ CLAIMS = (
     Claim(
         "B",
         f"ε is the same for both “without loss of generality” (within {ALIKE:.0%}), trained, without a mask",
-        "They live in different spaces, so that nothing makes them equal.",
+        "They are in different spaces.",
         lambda row: mean([one[0] for one in row["masks"]["trained"]["error"]]),
         alike,
     ),
     Claim(
         "B",
         f"L_E is the same in both bounds (within {ALIKE:.0%}), trained",
-        "The encoders are the same, their trainings are not.",
+        "The encoders are the same, their training is not.",
         lambda row: mean(row["masks"]["trained"]["encoder"]),
         alike,
     ),
@@ -319,14 +314,13 @@ CLAIMS = (
     Claim(
         "C",
         "the change of encoder's and decoder's gradient is bounded by both steps",
-        "The last term, 4·B_E·B_D·B_Reconst, is a bound alone: each gradient is at most half of it. So the "
-        "terms with the steps are never needed, and no bound of teacher–student is given to compare with. "
-        "One step of the proof takes L_D, which is about D, for ∇D; the decoder's proof has β_D there.",
+        "The last term, 4·B_E·B_D·B_Reconst, is a bound alone, and no bound of teacher–student is given to "
+        "compare with. One step of the proof uses L_D for ∇D, where the decoder's proof has β_D.",
     ),
     Claim(
         "C",
-        "updates are coupled: of the change of the encoder's gradient over a step, the decoder's move makes "
-        "a larger share than the teacher's does",
+        "updates are coupled: the decoder causes a larger share of the change of the encoder's gradient than "
+        "the teacher does",
         "",
         lambda row: of_gradients(row, "coupling"),
         lambda teacher, decoder: decoder > teacher,
@@ -334,7 +328,7 @@ CLAIMS = (
     Claim(
         "C",
         "updates of teacher–student are more stable: its encoder's gradient changes less per step",
-        "The two losses have different units, and so do these.",
+        "The two losses have different units.",
         lambda row: of_gradients(row, "smoothness"),
     ),
     Claim(

@@ -192,7 +192,7 @@ def allowed(table: Table, rows: Sequence[Row]) -> str:
         [method, _in_words(given[method]), *(found.get((method, graph), NOTHING) for graph in table.graphs)]
         for method in sorted(given, key=lambda one: _place(table, one))
     ]
-    return "Settings tried, and the seconds that it took:\n\n" + grid(
+    return "Settings tried, and seconds:\n\n" + grid(
         ["method", "given", *map(graph_title, table.graphs)], lines
     )
 
@@ -381,41 +381,34 @@ def _grouped(missing: Sequence[str]) -> str:
     return "; ".join(f"{', '.join(some)} on {', '.join(found)}" for found, some in methods.items())
 
 
-HEAD = """# The paper's tables and figures, made again
+HEAD = """# Benchmarks
+
+```
+make reproduce TABLE=all                      # everything, on a GPU if available; resumes
+make reproduce TABLE=classification           # one experiment: NAME.json and NAME.md in results/
+make reproduce TABLE=classification QUICK=1   # minutes on two cores, to test that everything runs
+make reproduce ARGS=--document                # write this page from results/
+```
 
 {in_short}
 
-Its method (Prob and Diffi are the two ways in which it draws masks) was searched with a hundred settings a
-graph, but mostly with narrower tokens and fewer epochs than its appendix has (Table 1 says which): where it
-stays far below what is printed, as on Cora, CiteSeer and PubMed, whether wider tokens would close the gap is
-not known. `nested` and "untuned" are told below.
-
-The paper is *{paper}*; its figures are quoted as it prints them. This page is written by
-`make reproduce ARGS=--document` from the files in `results/`; a test checks that it is what they give.
-
-```
-make reproduce TABLE=all                      # everything, on a GPU if available; continues where it stopped
-make reproduce TABLE=classification           # one experiment: NAME.json and NAME.md in results/
-make reproduce TABLE=classification QUICK=1   # minutes on two cores: does everything run?
-make reproduce ARGS=--document                # this page again
-```
+This page compares H3GNN with the tables of *{paper}*, whose figures are quoted as printed. The paper's method
+(Prob and Diffi are its two kinds of masks) was searched with a hundred settings per graph, mostly with
+narrower tokens and fewer epochs than its appendix has (Table 1). Whether wider tokens would close the gap on
+Cora, CiteSeer and PubMed is unknown.
 """
 
-PROTOCOL_WORDS = """## Rules of choosing, never mixed
+PROTOCOL_WORDS = """## Protocols
 
 - `nested`: {nested}.
 - `pooled`: {pooled}.
-- `published`: {published}. The setting is the best on test nodes, and of the epochs that were looked at each
-  split has its best. The paper says that its figures belong to "the time at which the best model is
-  selected", and its released code keeps the best test accuracy over all epochs; so the paper's figures are to
-  be compared with these, and with these only.
+- `published`: {published}. The setting is the best on test nodes, and each split has its best epoch. The
+  paper's released code keeps the best test accuracy over all epochs, so compare its figures with these only.
 
-The three rules are told of the same trainings. *The paper's method* is the structure as printed (preset
-`paper`), one model, without smoothing, with the ranges of its appendix searched. *H3GNN, untuned* is the
-defaults, the same for all graphs: only the probe's strength is chosen; it is to be compared with the other
-systems, which have their defaults. *H3GNN, tuned* tried as many settings as stands under its table. Figures
-are test accuracy of a linear probe in percent, mean ± standard deviation over splits and seeds; how many
-stands in `results/*.json`. What was in view when something was chosen is told in [Evidence](evidence.md)."""
+*The paper's method* is the preset `paper`, one model without smoothing. *H3GNN, untuned* has one setting for
+all graphs, its defaults, like the other systems. *H3GNN, tuned* was searched. Figures are test accuracy of a
+linear probe in percent, mean ± standard deviation over splits and seeds.
+[Selection and leakage](evidence.md) lists what was selected with which figures in view."""
 
 
 def document(results: Path) -> str:
@@ -473,8 +466,8 @@ def _origin(stored: dict[str, dict[str, Any]]) -> str:
     if not versions:
         return ""
     return (
-        "## Origin\n\nEvery row in `results/*.json` carries the hash of its graph, its full configuration, "
-        "seeds, protocol, versions, device and wall time.\n\n"
+        "## Provenance\n\nEvery row in `results/*.json` has graph hash, configuration, seeds, protocol, "
+        "versions, device and wall time.\n\n"
         f"- Versions: {'; '.join(versions)}\n- Devices: {'; '.join(devices)}"
     )
 
