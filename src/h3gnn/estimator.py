@@ -6,7 +6,7 @@ import numbers
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -437,22 +437,23 @@ class H3GNN(SettingsMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
             among: ids of the nodes to choose from; all by default.
             search: "exact", "approximate" (by an index of FAISS), or "auto": exact without a large index.
         """
-        self._check_in_memory()
         check_whole("k", k, 1)
         single = isinstance(nodes, str) or np.ndim(nodes) == 0
         queries = find_nodes(self.graph_, [nodes] if single else nodes)
-        has_attention = self._fitted().settings["fusion"] != "mlp"
-        return similar_nodes(
-            self.graph_,
-            self.embedding_,
-            queries,
-            k,
-            feature_names=getattr(self, "feature_names_in_", None),
-            tokens=self._token_columns(),
-            attention=(lambda nodes: self.attention(nodes).mean(axis=(0, 2))) if has_attention else None,
-            candidates=None if among is None else find_nodes(self.graph_, among),
-            index=None if among is not None else self.inference_.index_for(search, self.embedding_),
-        )
+        has_attention = self.graph_.in_memory and self._fitted().settings["fusion"] != "mlp"
+        stored = self._rows()  # of a graph on disk read in parts, in the precision in which it is stored
+        with self.embedding_rows() if stored is None else nullcontext(stored) as rows:
+            return similar_nodes(
+                self.graph_,
+                rows,
+                queries,
+                k,
+                feature_names=getattr(self, "feature_names_in_", None),
+                tokens=self._token_columns(),
+                attention=(lambda nodes: self.attention(nodes).mean(axis=(0, 2))) if has_attention else None,
+                candidates=None if among is None else find_nodes(self.graph_, among),
+                index=None if among is not None else self.inference_.index_for(search, rows),
+            )
 
     def anomalies(self, *, edges: bool = True) -> pd.DataFrame:
         """Return all nodes by anomaly score, the highest first; see `find_anomalies`."""

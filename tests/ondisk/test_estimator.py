@@ -185,6 +185,26 @@ def test_a_model_of_a_graph_on_disk_is_saved_and_loaded(small_mixed: Graph, tmp_
         H3GNN.load(tmp_path / "run")
 
 
+@pytest.mark.parametrize("dimensions", [None, 5])
+def test_similar_nodes_of_a_graph_on_disk_are_those_in_memory(
+    small_mixed: Graph, tmp_path: Path, dimensions: int | None
+) -> None:
+    ones = (small_mixed.dense_features() > 0.5).float()
+    graph = replace(small_mixed, features=torch.cat([small_mixed.dense_features(), ones], dim=1))
+    settings = {**QUICK, "dimensions": dimensions}
+    inside = H3GNN.from_preset("single", **settings).fit(graph)
+    outside = H3GNN.from_preset("single", **settings).fit(prepared(graph, tmp_path))
+    outside.save(tmp_path / "run")
+    expected = inside.similar([3, 50], 4)
+    for model in (outside, H3GNN.load(tmp_path / "run")):
+        found = model.similar([3, 50], 4)
+        assert list(found) == [name for name in expected if not name.startswith("listens")]
+        exact = ["node", "similar", "rank", "linked", "shared_neighbours", "neighbours", "features"]
+        pd.testing.assert_frame_equal(found[exact], expected[exact])
+        pd.testing.assert_frame_equal(found, expected[list(found)], check_exact=False, atol=1e-4)
+    assert outside.similar(3, 2, among=[5, 6])["similar"].isin([5, 6]).all()
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.5])
 @pytest.mark.parametrize(
     ("bounded", "at_a_time"), [({"memory": "1GB"}, 7), ({"batch_size": 30}, 7), ({}, 100)], ids=str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,13 @@ import torch
 from h3gnn.errors import InputError, check_choice
 from h3gnn.graphs.graph import Graph, node_order, reorder_nodes
 from h3gnn.graphs.ids import as_ids, check_ids, find_ids, quoted
-from h3gnn.graphs.scaling import MomentSums
+from h3gnn.graphs.scaling import Moments, MomentSums
 from h3gnn.graphs.structural import simple_adjacency
 from h3gnn.tables.encoders import COMPONENT, MISSING
 from h3gnn.tables.plan import ColumnPlan, TablePlan
+
+if TYPE_CHECKING:
+    from h3gnn.ondisk.mapped import MappedGraph
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
@@ -230,7 +233,7 @@ def _best(near: Floats, which: Integers, cosine: Floats, others: Integers, k: in
     return np.take_along_axis(every, order, axis=1), np.take_along_axis(nodes, order, axis=1)
 
 
-def find_nodes(graph: Graph, wanted: Any) -> Integers:
+def find_nodes(graph: Graph | MappedGraph, wanted: Any) -> Integers:
     """Return the positions of nodes by their ids, a list or an array."""
     ids = as_ids(wanted if hasattr(wanted, "dtype") else list(wanted), "the requested nodes")
     found = find_ids(ids, graph.node_ids)
@@ -242,7 +245,7 @@ def find_nodes(graph: Graph, wanted: Any) -> Integers:
 
 
 def similar_nodes(
-    graph: Graph,
+    graph: Graph | MappedGraph,
     embedding: Floats,
     queries: Integers,
     k: int,
@@ -262,7 +265,7 @@ def similar_nodes(
     the two nodes in the columns of that token, and `listens: TOKEN`, their mean attention to it.
 
     Args:
-        graph: the graph of the embedding.
+        graph: the graph of the embedding, in memory or on disk.
         embedding: `[nodes, D]`.
         queries: positions of the query nodes.
         k: number of neighbours of each query.
@@ -272,10 +275,12 @@ def similar_nodes(
         candidates: positions to choose from.
         index: finds candidates among all nodes; without it, all are compared.
     """
-    check_ids(graph.node_ids)
-    order = node_order(graph)  # decides between equally near nodes
-    place = np.argsort(order)
-    graph, rows = reorder_nodes(graph, order), _Reordered(embedding, order)
+    order = np.arange(graph.num_nodes)  # decides between equally near nodes
+    if isinstance(graph, Graph):
+        check_ids(graph.node_ids)
+        order = node_order(graph)
+        graph = reorder_nodes(graph, order)
+    place, rows = np.argsort(order), _Reordered(embedding, order)
     mean = mean_row(rows)
     if index is None or candidates is not None:
         chosen = None if candidates is None else place[candidates]
@@ -352,6 +357,17 @@ LEAST_SPREAD = 0.01
 """Smallest standard deviation of a cosine among random pairs."""
 
 
+def _edges_and_moments(graph: Graph | MappedGraph) -> tuple[Any, Any, Moments]:
+    """Return the undirected edges as compressed sparse rows, and the moments of the features."""
+    if not isinstance(graph, Graph):
+        rows = graph.adjacency(undirected=True, self_loops=False)
+        return rows.crow, rows.cols, graph.moments
+    _, adjacency = simple_adjacency(graph.edge_index, graph.num_nodes)
+    sums = MomentSums(graph.num_features)
+    sums.add(graph.features)
+    return adjacency.indptr, adjacency.indices, sums.moments()
+
+
 class Explanations:
     """Common neighbours and features of two nodes of a graph, link columns included.
 
@@ -359,12 +375,9 @@ class Explanations:
         drawn: random pairs of different nodes, `[2, pairs]`.
     """
 
-    def __init__(self, graph: Graph, names: Sequence[str] | None) -> None:
+    def __init__(self, graph: Graph | MappedGraph, names: Sequence[str] | None) -> None:
         self.graph, self.names = graph, names
-        _, self.adjacency = simple_adjacency(graph.edge_index, graph.num_nodes)
-        sums = MomentSums(graph.num_features)
-        sums.add(graph.features)
-        moments = sums.moments()
+        self.starts, self.ends, moments = _edges_and_moments(graph)
         self.mean, variance = np.array(moments.mean), np.array(moments.variance)
         spread = np.sqrt(variance)
         least = NO_SPREAD * np.maximum(np.abs(self.mean), np.median(spread) if spread.size else 0)
@@ -373,17 +386,18 @@ class Explanations:
         # an indicator column is shared only where both nodes have it
         indicator = np.isclose(variance, self.mean * (1 - self.mean), rtol=1e-3, atol=0) & (self.mean > 0)
         self.counted = indicator | (moments.zeros_and_ones or bag)
-        if graph.path_columns is not None and graph.path_columns.are_features:
+        paths = graph.path_columns if isinstance(graph, Graph) else None
+        if paths is not None and paths.are_features:
             self.spread[:] = np.inf  # principal components have no meaning by themselves
         self.drawn = np.random.default_rng(0).integers(0, graph.num_nodes, (2, SAMPLE))
         self.drawn = self.drawn[:, self.drawn[0] != self.drawn[1]]
         links = graph.link_columns
-        self.linked_values = (
-            np.empty((graph.num_nodes, 0)) if links is None else links.values.astype(np.float64)
-        )
+        self.linked_values = np.empty((graph.num_nodes, 0)) if links is None else links.values
         self.linked_names = () if links is None else links.names
-        scale = self.linked_values.std(axis=0)
-        self.mean = np.concatenate([self.mean, self.linked_values.mean(axis=0)])
+        some = np.unique(np.linspace(0, graph.num_nodes - 1, LARGE).astype(np.int64))
+        of_links = self.linked_values[some].astype(np.float64)
+        scale = of_links.std(axis=0)
+        self.mean = np.concatenate([self.mean, of_links.mean(axis=0)])
         self.spread = np.concatenate([self.spread, np.where(scale > NO_SPREAD, scale, np.inf)])
         self.counted = np.concatenate([self.counted, np.zeros(len(scale), bool)])
         self.columns: dict[int, ColumnPlan] = {}  # by feature, the column of the table that it encodes
@@ -408,12 +422,13 @@ class Explanations:
 
     def explains(self, token: str) -> bool:
         """Whether the name of a token says something: a type without columns has no own features."""
-        columns = self.graph.path_columns
+        columns = self.graph.path_columns if isinstance(self.graph, Graph) else None
         return columns is None or not columns.are_features or not token.startswith("own features")
 
     def _neighbors(self, node: int) -> Integers:
-        start, end = self.adjacency.indptr[node : node + 2]
-        return np.asarray(self.adjacency.indices[start:end], dtype=np.int64)
+        start, end = self.starts[node : node + 2]
+        own = np.asarray(self.ends[start:end], dtype=np.int64)
+        return own[own != node]
 
     def linked(self, a: int, b: int) -> bool:
         """Return whether an edge connects two nodes."""
@@ -422,7 +437,8 @@ class Explanations:
     def neighbours(self, a: int, b: int) -> Integers:
         """Return the common neighbours, those with the lowest degree first: they are most informative."""
         both = np.intersect1d(self._neighbors(a), self._neighbors(b))
-        return both[np.argsort(np.diff(self.adjacency.indptr)[both], kind="stable")]
+        degree: Integers = self.starts[both + 1] - self.starts[both]
+        return both[np.argsort(degree, kind="stable")]
 
     def features(self, a: int, b: int) -> list[tuple[float, str]]:
         """Return the features that distinguish both nodes from the rest in the same way, strongest first.
@@ -467,7 +483,9 @@ class Explanations:
 
     def _row(self, node: int) -> Row:
         stored = self.graph.features
-        if stored.layout != torch.sparse_csr:
+        if not isinstance(stored, torch.Tensor):
+            row = self.graph.dense_rows(node, node + 1)[0].double().numpy()
+        elif stored.layout != torch.sparse_csr:
             row = stored[node].double().numpy()
         else:
             start, end = stored.crow_indices()[node : node + 2].tolist()

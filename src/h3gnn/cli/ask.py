@@ -88,7 +88,8 @@ def similar(
     tables, nodes = split_type(run, nodes, tables)
     candidates = [] if among is None else among.split(",")
     found = find_run(run, tables, use.device, [*nodes, *candidates])
-    model = use.open(found.run)
+    model = use.open(found.run, in_files=True)
+    options.keep_embedding(model, found.run)
     others = found.keys(model, candidates) or None
     _say_search(search, model, others)
     table = found.with_names(model.similar(found.keys(model, nodes), k, among=others, search=search))

@@ -26,7 +26,7 @@ def csr_tensor(crow: Tensor, col: Tensor, values: Tensor, size: tuple[int, int])
 @cache
 def _suppress_beta_warning() -> None:
     """Trigger torch's warnings about CSR tensors, which it gives once, while warnings are off."""
-    checks = torch.sparse.check_sparse_tensor_invariants
+    checks: Any = torch.sparse.check_sparse_tensor_invariants
     if not checks.is_enabled():
         checks.disable()  # the default, which torch warns about unless it is explicit
     with warnings.catch_warnings():
