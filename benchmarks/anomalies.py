@@ -160,7 +160,7 @@ def measure(name: str, seeds: int) -> list[dict[str, Any]]:
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
-    """Return the table of docs/similarity.md: the mean AUC in percent, over all anomalies and of each kind."""
+    """Return the table of docs/similarity.md: the mean AUC in percent, of all anomalies and of each kind."""
     graphs = list(dict.fromkeys(row["graph"] for row in rows))
     lines = ["| detector | " + " | ".join(graphs) + " |", "| --- |" + " --- |" * len(graphs)]
     for title in dict.fromkeys(row["detector"] for row in rows):

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from benchmarks.shares import write_profile
-from benchmarks.workload import SHAPES, Shape, engine_epoch, graph_of, random_graph, reference_epoch
+from benchmarks.workload import SHAPES, engine_epoch, graph_of, reference_epoch
 from h3gnn.resources import retain_heap
 from h3gnn.training.resources import use_bfloat16
 
@@ -29,7 +29,6 @@ WIDE = ("texas", "cora")
 """Graphs that are measured at C = 512 too; the others take minutes, so `--all` asks for them."""
 TARGET = 1.5
 """An epoch should take at most this multiple of its floor."""
-BASE = Shape(nodes=4000, edges=16000, features=1000, density=0.02)
 
 
 def fastest(epochs: list[Callable[[], object]], seconds: float) -> list[float]:
@@ -131,22 +130,6 @@ def compare_stack(name: str, channels: int, models: int, seconds: float) -> list
     return rows
 
 
-def growth(seconds: float) -> list[dict[str, Any]]:
-    """Measure how an epoch grows when nodes, edges or features double."""
-    doubled = {
-        "base": BASE,
-        "2 × nodes": Shape(2 * BASE.nodes, BASE.edges, BASE.features, BASE.density),
-        "2 × edges": Shape(BASE.nodes, 2 * BASE.edges, BASE.features, BASE.density),
-        "2 × features": Shape(BASE.nodes, BASE.edges, 2 * BASE.features, BASE.density),
-    }
-    epochs = [engine_epoch(random_graph(shape), 128) for shape in doubled.values()]
-    times = fastest(epochs, seconds)
-    return [
-        {"graph": name, "engine_ms": round(ms, 2), "times": round(ms / times[0], 2)}
-        for name, ms in zip(doubled, times, strict=True)
-    ]
-
-
 def floor(name: str, channels: int, precision: str) -> float:
     """Return the least milliseconds that counted operations and bytes allow on this machine.
 
@@ -227,12 +210,9 @@ def measure(asked: argparse.Namespace) -> None:
     for row in compare_stack("texas", 128, 8, seconds):
         rows.append(row)
         show(row)
-    increase = growth(seconds)
-    for row in increase:
-        show(row)
     if whole:
         RESULTS.parent.mkdir(exist_ok=True)
-        kept = {"machine": machine(), "rows": rows, "growth": increase}
+        kept = {"machine": machine(), "rows": rows}
         RESULTS.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
         print(f"wrote {RESULTS}")
 

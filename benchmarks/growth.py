@@ -3,16 +3,16 @@
 Random graphs of 10³, 10⁴, … nodes with ten links each, `COLUMNS` numeric columns and a class of at most
 `LABELED` nodes are written as Parquet. Then every command runs as a user would run it, each in a process of
 its own: `prepare`, `fit` of the preset `quick` in mini-batches with an embedding of `DIMENSIONS` columns,
-`embed`, `predict`, `similar` and, of graphs that fit into memory (up to `IN_MEMORY` nodes, read from the
-tables), `report`. A row has the seconds of the command, those of an epoch (the
-difference between a fit with some epochs and one without, per epoch), and the peak of the process's own
-memory, without the pages of mapped files. A step whose time, by the growth of its last two sizes, would
-exceed `--limit` is left out, with the time that was expected.
+`embed` (which writes the embedding that `fit` has stored), `predict`, `similar` and, of graphs that fit into
+memory (up to `IN_MEMORY` nodes, read from the tables), `report`. A row has the seconds of the command, those
+of an epoch (the difference between a fit with some epochs and one without, per epoch), and the peak of the
+process's own memory, without the pages of mapped files. A step whose time, by the growth of its last two
+sizes, would exceed `--limit` is left out, with the time that was expected.
 
 An exponent is the slope of log seconds (or log memory) over log nodes, of the last three sizes measured; the
 start of a process, which is most of a short command, is subtracted from its seconds and memory.
 
-Results: benchmarks/results/growth.json, and benchmarks/results/growth.svg as a figure.
+Results: benchmarks/results/growth.json, and docs/images/growth.svg as a figure.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,20 @@ from benchmarks.cpu import machine
 from benchmarks.scale import watched
 
 RESULTS = Path(__file__).parent / "results" / "growth.json"
+FIGURE = Path(__file__).parents[1] / "docs" / "images" / "growth.svg"
 COLUMNS, LABELED, LINKS, DIMENSIONS = 16, 2000, 10, 256
 IN_MEMORY = 10**5
-STEPS = ("prepare", "fit", "epoch", "embed", "predict", "similar", "report")
+STEPS = {
+    "prepare": "`prepare`",
+    "start": "`fit --epochs 0`",
+    "fit": "`fit`",
+    "epoch": "an epoch",
+    "embed": "`embed`",
+    "predict": "`predict`",
+    "similar": "`similar`",
+    "report": "`report`",
+}
+"""The steps, and their headings."""
 ALLOWED = 1.1
 """The largest exponent without an explanation in the documentation."""
 FITTED = 3
@@ -138,18 +150,20 @@ def exponent(rows: list[dict[str, Any]], step: str, what: str, start: float) -> 
 def expectations(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Return the seconds to expect of each step at ten times the nodes."""
     expected = {}
-    for step in ("prepare", "start", "fit", "embed", "predict", "similar", "report"):
+    for step in STEPS:
         points = figures(rows, step, "seconds")
         if points:
-            grown = points[-1][1] / points[-2][1] if len(points) > 1 else 1.0
+            grown = points[-1][1] / max(points[-2][1], 0.1) if len(points) > 1 else 1.0
             expected[step] = points[-1][1] * max(grown, 1.0)
+    if "epoch" in expected:
+        expected["fit"] = expected["start"] + epochs_of(10 * rows[-1]["nodes"]) * expected["epoch"]
     return expected
 
 
 def table(stored: dict[str, Any]) -> str:
     """Return the results as Markdown: seconds and own memory by size, and exponents."""
     rows = stored["rows"]
-    heads = ["nodes", *(f"`{step}`" if step != "epoch" else "an epoch" for step in STEPS)]
+    heads = ["nodes", *STEPS.values()]
     lines = [heads, ["---"] * len(heads)]
     for row in rows:
         lines.append([f"{row['nodes']:,}", *(_cell(row.get(step, {})) for step in STEPS)])
@@ -158,6 +172,41 @@ def table(stored: dict[str, Any]) -> str:
         lines.append([words, *("–" if one is None else f"{one:.2f}" for one in found)])
     where = "{processor}, {threads} threads, torch {torch}.".format(**stored["machine"])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{where}"
+
+
+PLANNED, MACHINES = (10**9, 10**10), 8
+"""Links of the graphs of the capacity plan, and machines among which it divides the work."""
+FILES: dict[str, Callable[[int, int], int]] = {
+    "edges as given (4 B per link, 8 B per node)": lambda nodes, links: 4 * links + 8 * nodes,
+    "edges in both directions, for training": lambda nodes, links: 8 * links + 8 * nodes,
+    f"features ({COLUMNS} columns, float32)": lambda nodes, links: 4 * COLUMNS * nodes,
+    f"embedding ({DIMENSIONS} columns, float32)": lambda nodes, links: 4 * DIMENSIONS * nodes,
+}
+"""Bytes of the files of a graph on disk; docs/format.md."""
+DIVIDED = {
+    "prepare": "one process; ranges of nodes by DuckDB or Spark write the same files (docs/format.md)",
+    "epoch": "by nodes, features and embeddings by owner; each machine maps all edges",
+    "start": "the embedding by nodes, in a folder that all machines share",
+    "predict": "columns by the first machine, predictions by nodes",
+}
+
+
+def plan(stored: dict[str, Any]) -> str:
+    """Return a capacity plan as Markdown: everything in it is computed, from sizes and measured growth."""
+    heads = ["", *(f"{links:.0e} links (computed)".replace("e+", "e") for links in PLANNED), "divided"]
+    lines = [heads, ["---"] * len(heads)]
+    for name, size in FILES.items():
+        lines.append([name, *(f"{size(links // LINKS, links) / 1e9:,.0f} GB" for links in PLANNED), ""])
+    for step, how in DIVIDED.items():
+        points = figures(stored["rows"], step, "seconds")
+        if not points:
+            continue
+        nodes, seconds = points[-1]
+        slope = max(1.0, stored["exponents"][step]["seconds"] or 1.0)
+        hours = [seconds * (links // LINKS / nodes) ** slope / 3600 for links in PLANNED]
+        cells = [f"{one:,.1f} h; {one / MACHINES:,.1f} h at best on {MACHINES}" for one in hours]
+        lines.append([f"{STEPS[step]}, from {seconds:,.0f} s at {nodes:,} nodes", *cells, how])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _cell(one: dict[str, Any]) -> str:
@@ -195,6 +244,7 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=10**7)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds of a command, at most")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--figure", type=Path, default=FIGURE)
     asked = parser.parse_args()
     rows: list[dict[str, Any]] = json.loads(asked.out.read_text())["rows"] if asked.out.exists() else []
     rows = [row for row in rows if row["nodes"] < asked.smallest]
@@ -212,7 +262,7 @@ def main() -> None:
         }
         stored = {"machine": machine(), "start": start, "rows": rows, "exponents": exponents}
         asked.out.write_text(json.dumps(stored, indent=1) + "\n")
-        draw(stored, asked.out.with_suffix(".svg"))
+        draw(stored, asked.figure)
         nodes *= 10
     print(table(json.loads(asked.out.read_text())))
 

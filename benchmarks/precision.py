@@ -1,9 +1,9 @@
-"""What bfloat16 in the fusion block changes: validation accuracy of the same seeds in both precisions.
+"""What bfloat16 in training changes: validation accuracy of the same seeds in both precisions.
 
-`python -m benchmarks.precision [GRAPH …] [--seeds N] [--device cuda] [--out FILE]`. A seed is a committee
-with one model for each objective; all seeds of a graph train as one program. Ridge regression on the
-embedding is judged on validation nodes (see `benchmarks.defaults`), and the difference is paired over seeds.
-Test nodes are not looked at. What FILE holds of other graphs stays, if device and versions are the same.
+`python -m benchmarks.precision [GRAPH …] [--seeds N] [--device cuda] [--out FILE]` fits the default. Ridge
+regression on the embedding is judged on validation nodes (see `benchmarks.defaults`), and the difference is
+paired over seeds. Test nodes are not looked at. What FILE holds of other graphs stays, if device and versions
+are the same.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
-from torch import Tensor
 
-from benchmarks.defaults import named, splits_of
-from h3gnn.estimator import H3GNN
-from h3gnn.evaluation.evaluator import RidgeValidation
+from benchmarks.defaults import named, score
 from h3gnn.graphs.graph import Graph
 from h3gnn.training.resources import pick_device
 from reproduction.files import read_json, write_json
@@ -30,16 +29,10 @@ Compare = Callable[[str, int, torch.device], dict[str, Any]]
 GRAPHS = ("synthetic", "texas", "wisconsin", "cora", "citeseer")
 
 
-def accuracies(graph: Graph, precision: str, seeds: int, device: torch.device) -> Tensor:
-    """Return the validation accuracy of each seed's committee in per cent, mean over splits, `[seeds]`."""
-    assert graph.labels is not None
-    objectives = len(H3GNN().objective)
-    model = H3GNN(n_models=objectives * seeds, encoder__precision=precision, device=str(device)).fit(graph)
-    # models of one objective are neighbours: one of each makes a committee
-    by_model = torch.from_numpy(model.embedding_).reshape(graph.num_nodes, objectives, seeds, -1)
-    committees = by_model.permute(2, 0, 1, 3).flatten(2).to(device)
-    judge = RidgeValidation(graph.labels, *splits_of(graph), device)
-    return 100 * torch.cat([judge.accuracies(one[None]) for one in committees]).double().mean(dim=1).cpu()
+def accuracies(graph: Graph, precision: str, seeds: int, device: torch.device) -> npt.NDArray[np.float64]:
+    """Return the validation accuracy of each seed in per cent, mean over splits, `[seeds]`."""
+    settings = [{"precision": precision, "random_state": seed} for seed in range(seeds)]
+    return np.array([score(graph, one, str(device))["accuracy"] for one in settings])
 
 
 def compare(name: str, seeds: int, device: torch.device) -> dict[str, Any]:
@@ -54,7 +47,7 @@ def compare(name: str, seeds: int, device: torch.device) -> dict[str, Any]:
         "float32": round(float(single.mean()), 2),
         "bfloat16": round(float(half.mean()), 2),
         "difference": round(float(difference.mean()), 2),
-        "standard_error": round(float(difference.std() / seeds**0.5), 2),
+        "standard_error": round(float(difference.std(ddof=1) / seeds**0.5), 2),
     }
 
 

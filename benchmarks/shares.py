@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.workload import committee_epoch, engine_epoch, graph_of
+from benchmarks.workload import engine_epoch, ensemble_epoch, graph_of
 from h3gnn.resources import retain_heap
+from h3gnn.training.resources import use_bfloat16
 
 RESULTS = Path(__file__).parent / "results" / "profile.json"
 KINDS = {
@@ -73,12 +76,16 @@ def shares_of(epoch: Callable[[], object], epochs: int, *, sparse_features: bool
 
 
 def write_profile() -> None:
-    """Profile an epoch of one model and of the default committee, print the shares and keep them."""
+    """Profile an epoch of one model and of the default ensemble, print the shares and keep them."""
     cora, pubmed = graph_of("cora"), graph_of("pubmed")
     cases = [
-        ("Cora, one model", engine_epoch(cora, 128), 10, True),
-        ("PubMed, one model", engine_epoch(pubmed, 128), 2, False),
-        ("Cora, default committee", committee_epoch(cora), 2, True),
+        (f"{name}{', bfloat16' if half else ''}", make(half), epochs, sparse)
+        for half in ([False, True] if use_bfloat16("auto", torch.device("cpu")) else [False])
+        for name, make, epochs, sparse in (
+            ("Cora, one model", partial(engine_epoch, cora, 128, 1), 10, True),
+            ("PubMed, one model", partial(engine_epoch, pubmed, 128, 1), 2, False),
+            ("Cora, default ensemble", partial(ensemble_epoch, cora), 2, True),
+        )
     ]
     runs: list[dict[str, Any]] = []
     for name, epoch, epochs, sparse in cases:

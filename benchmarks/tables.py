@@ -18,6 +18,7 @@ from benchmarks import (
     comparisons,
     databases,
     defaults,
+    growth,
     held_out,
     hosts,
     link_counts,
@@ -109,9 +110,9 @@ def gpu_targets() -> str:
     return grid(["graph", "models", "measured", "target", "", "kernels", "their time", *kinds], rows)
 
 
-def precision() -> str:
-    """Return what bfloat16 changes."""
-    found = stored("precision")
+def precision(name: str = "precision") -> str:
+    """Return what bfloat16 changes, on a GPU or a CPU."""
+    found = stored(name)
     rows = [row | {"difference": _apart(row)} for row in found["rows"]]
     return _with_origin(found, table(rows, PAIRED | {"difference": "difference ± standard error"}))
 
@@ -267,15 +268,15 @@ def sizes() -> str:
 
 PIECES: dict[str, Callable[[], str]] = {
     "precision": precision,
+    "precision_cpu": lambda: precision("precision_cpu"),
     "cpu_machine": lambda: "{processor}, {threads} threads, torch {torch}.".format(
         **stored("cpu")["machine"]
     ),
     "cpu": cpu,
     "profile": profile,
     "stack": lambda: table([row for row in stored("cpu")["rows"] if row["models"] > 1], STACKED),
-    "growth": lambda: table(
-        stored("cpu")["growth"], {"graph": "shape", "engine_ms": "ms", "times": "times the base"}
-    ),
+    "growth": lambda: growth.table(stored("growth")),
+    "capacity": lambda: growth.plan(stored("growth")),
     "gpu_machine": lambda: "{device}, torch {torch}.".format(**stored("gpu")["machine"]),
     "gpu": lambda: table(
         stored("gpu")["rows"], {"models": "models"} | MEASURED | {"ms_per_model": "ms per model"}

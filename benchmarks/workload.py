@@ -104,12 +104,13 @@ def engine_epoch(
     return lambda: step(masks)
 
 
-def committee_epoch(graph: Graph) -> Callable[[], object]:
-    """Return a function that runs one epoch of the default committee on the CPU, as `H3GNN()` trains it."""
+def ensemble_epoch(graph: Graph, bfloat16: bool) -> Callable[[], object]:
+    """Return a function that runs one epoch of the default ensemble on the CPU, as `H3GNN()` trains it."""
     params = H3GNN(device="cpu").get_settings()
     models, training = params["n_models"], Training.of(params)
     support = build_support(graph.edge_index, graph.num_nodes)
     student = EncoderShape.of(params).build(graph.num_features, support.entries, models, torch.device("cpu"))
+    student.fuse_in_bfloat16 = bfloat16
     source = WholeGraph(FeatureMatrix(graph.features), support, student.hops)
     step = stack_step(student, source, list(range(models)), training)
     step.student.train()

@@ -427,8 +427,8 @@ class Explanations:
 
     def _neighbors(self, node: int) -> Integers:
         start, end = self.starts[node : node + 2]
-        own = np.asarray(self.ends[start:end], dtype=np.int64)
-        return own[own != node]
+        own: Integers = np.asarray(self.ends[start:end], dtype=np.int64)
+        return np.asarray(own[own != node])
 
     def linked(self, a: int, b: int) -> bool:
         """Return whether an edge connects two nodes."""
@@ -438,7 +438,8 @@ class Explanations:
         """Return the common neighbours, those with the lowest degree first: they are most informative."""
         both = np.intersect1d(self._neighbors(a), self._neighbors(b))
         degree: Integers = self.starts[both + 1] - self.starts[both]
-        return both[np.argsort(degree, kind="stable")]
+        order = np.argsort(degree, kind="stable")
+        return np.asarray(both[order])
 
     def features(self, a: int, b: int) -> list[tuple[float, str]]:
         """Return the features that distinguish both nodes from the rest in the same way, strongest first.
