@@ -101,7 +101,7 @@ class ChunkedEmbedding:
     nodes: int
     models_width: int  # columns of the models
     width: int  # and of the blocks
-    budget: int  # bytes; beyond half of it, arrays over all nodes are in temporary files
+    budget: int  # bytes: half for arrays over all nodes, which are in files beyond that, half for work
     scale: Callable[[Tensor, slice], Tensor] | None  # standardizes a slice of columns
     smoother: Smoother
     fill_blocks: Callable[..., None] | None = None
@@ -130,7 +130,7 @@ class ChunkedEmbedding:
                 rows[first : first + len(piece), : self.models_width] = piece
                 first += len(piece)
             self.sharing.complete()
-            step = max(1, self.budget // (32 * self.nodes))
+            step = max(1, self.budget // 2 // (32 * self.nodes))
             step = min(step, SMALL_COLUMNS) if self.in_memory else step
             changed = self.models_width if self.scale is not None or self.smoother.strength else 0
             step = min(step, -(-self.models_width // self.sharing.size))
@@ -159,8 +159,8 @@ class ChunkedEmbedding:
             yield self.sharing.allocate
             return
         with tempfile.TemporaryDirectory(prefix="h3gnn-") as folder:
-            large = not self.in_memory and 4 * self.nodes * self.width > self.budget // 2
-            yield files_in(Path(folder)) if large else None
+            size = 4 * self.nodes * (self.models_width + self.width)  # a layer's tokens, and the embedding
+            yield files_in(Path(folder)) if not self.in_memory and size > self.budget // 2 else None
 
 
 @dataclass(eq=False)
@@ -410,7 +410,7 @@ class FittedEncoder:
             graph.num_nodes,
             self.models_width,
             self.full_width,
-            physical_memory() if self.memory is None else self.memory,
+            physical_memory() // 2 if self.memory is None else self.memory,
             scale if self.standardizes else None,
             self.smoother(graph, torch.device("cpu")),
             None if self.blocks is None else fill,

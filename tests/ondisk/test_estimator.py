@@ -19,6 +19,7 @@ from h3gnn.ondisk.mapped import MappedFeatures, MappedGraph, open_mapped
 from h3gnn.ondisk.prepare import prepare_graph
 from h3gnn.storage.checkpoint_file import Checkpoints
 from h3gnn.tables.read import read_graph
+from h3gnn.training.models import files_in
 from h3gnn.training.step import MaskStrategy, Step
 from tests.rejects import rejects
 
@@ -153,6 +154,24 @@ def test_a_budget_decides_how_many_models_train_at_once(
     in_groups = H3GNN.from_preset("single", **settings, memory="1GB").fit(small_mixed)
     assert in_groups.history_.engine["models_at_once"] == 2
     np.testing.assert_allclose(in_groups.embedding_, plain.embedding_, atol=1e-4)
+
+
+@pytest.mark.parametrize(("machine", "files"), [(10**9, 0), (10**5, 1)])
+def test_without_a_budget_large_arrays_are_in_files(
+    small_mixed: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: int, files: int
+) -> None:
+    """100 nodes, 32 columns of a layer and of the embedding: 25,600 bytes, more than a quarter of 10⁵."""
+    made = []
+
+    def in_files(folder: Path) -> Any:
+        made.append(folder)
+        return files_in(folder)
+
+    monkeypatch.setattr("h3gnn.inference.physical_memory", lambda: machine)
+    monkeypatch.setattr("h3gnn.inference.files_in", in_files)
+    model = H3GNN.from_preset("single", **QUICK).fit(prepared(small_mixed, tmp_path))
+    joined(model)
+    assert len(made) == files
 
 
 def test_the_history_records_the_engine(small_mixed: Graph) -> None:
