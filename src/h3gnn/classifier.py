@@ -194,7 +194,7 @@ class NodeRegressor(RegressorMixin, _NodeEstimator):  # type: ignore[misc]
 
     Args:
         embedder, graph, edge_index, edges: as of `NodeClassifier`.
-        head: as of `NodeClassifier`; "logistic" stands for ridge regression on the embedding.
+        head: as of `NodeClassifier`; "logistic" means ridge regression on the embedding.
         coverage: the share of nodes whose number lies inside its interval.
         allow_leaks, memory, random_state: as of `NodeClassifier`.
 

@@ -242,7 +242,7 @@ def test_a_click_shows_the_neighbours_of_a_node(browser: Any, page_of: Callable[
     assert findings.neighbors is not None
     mine = slice(findings.neighbors.crow[node], findings.neighbors.crow[node + 1])
     change = findings.neighbors.weight[mine] / findings.neighbors.start[mine] - 1
-    assert f"{(change < 0).sum()} turned down" in text(browser, "#node")
+    assert f"{(change < 0).sum()} decreased" in text(browser, "#node")
     listed = [one.text for one in browser.find_elements("css selector", "#node .change")]
     signs = [("▼ −" if one < 0 else "▲ +", abs(100 * one)) for one in -np.sort(-change)]
     assert listed == [f"{sign}{size:.1f} %" for sign, size in signs]

@@ -115,7 +115,7 @@ def similar(
 
 
 def _say_search(search: str, model: H3GNN, among: Any) -> None:
-    """Tell when an index is used, or built."""
+    """Report when an index is used, or built."""
     from h3gnn.answers.similarity import searches_exactly
 
     nodes, stored = model.graph_.num_nodes, model.inference_.stored

@@ -76,7 +76,7 @@ def fit(
     `h3gnn fit --tables data/ --type drivers --out f1/`
 
     For graphs that do not fit into memory, see `h3gnn prepare`. `torchrun --nproc-per-node 2 -m h3gnn fit …`
-    trains with several processes. Ctrl-C ends after the epoch, saves the model and tells how to continue.
+    trains with several processes. Ctrl-C ends after the epoch, saves the model and prints how to continue.
     """
     if tensorboard is not None and find_spec("tensorboard") is None:
         raise InputError("--tensorboard needs `pip install 'h3gnn[tensorboard]'`", code="missing-library")

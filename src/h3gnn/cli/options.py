@@ -513,7 +513,7 @@ def open_run(run: Path, device: str, *, unfinished: bool = False, in_files: bool
 
 
 LARGE_EMBEDDING = 4 * 10**9
-"""Beyond this number of bytes, a command tells that it stores the embedding of a run."""
+"""Beyond this number of bytes, a command reports that it stores the embedding of a run."""
 
 
 def keep_embedding(model: H3GNN, run: Path) -> None:

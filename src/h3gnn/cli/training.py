@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 MANY_NODES = 1_000_000
-"""Beyond this number of nodes, the size of the embedding is told before it is computed."""
+"""Beyond this number of nodes, the size of the embedding is printed before it is computed."""
 
 
 def checkpoint_policy(
@@ -92,7 +92,7 @@ class Training:
             return self.train()
 
     def _say_size(self) -> None:
-        """Tell how much a large embedding will take, and how to write less."""
+        """Print how much a large embedding will take, and how to write less."""
         from h3gnn.preprocessing import expected_width
         from h3gnn.resources import format_bytes
         from h3gnn.settings import flatten
@@ -218,7 +218,7 @@ def _scalar_log(folder: Path | None) -> Iterator[AfterEpochOf | None]:
 
 
 def resumable(run: Path | None, *, repeats: bool = False) -> AbstractContextManager[None]:
-    """Tell how to continue a started run if the block ends early; None has no folder."""
+    """Print how to continue a started run if the block ends early; None has no folder."""
 
     def begun() -> bool:
         return run is not None and any(run.glob("checkpoints/start-*"))
@@ -229,7 +229,7 @@ def resumable(run: Path | None, *, repeats: bool = False) -> AbstractContextMana
 
 @contextmanager
 def advising(begun: Callable[[], bool], advice: str) -> Iterator[None]:
-    """Tell how to continue if the block ends early and something can be continued."""
+    """Print how to continue if the block ends early and something can be continued."""
     try:
         yield
     except Stopped:

@@ -26,7 +26,7 @@ from h3gnn.baselines.supervised import GRIDS, GridPoint, Predictions, part_of, p
 from h3gnn.baselines.typed import HGT, RGCN, JoinedBoosting, PathMeans, TypedNetwork, TypedSystem
 from h3gnn.errors import InputError
 from h3gnn.estimator import H3GNN
-from h3gnn.experiments.spaces import COMMITTEE, PAPER
+from h3gnn.experiments.spaces import ENSEMBLE, PAPER
 from h3gnn.experiments.tabular import (
     CORRECTED,
     TREES,
@@ -171,7 +171,7 @@ def features(
 
 
 def estimator(
-    name: str, title: str, ranges: Mapping[str, Sequence[Any]] = COMMITTEE, **settings: Any
+    name: str, title: str, ranges: Mapping[str, Sequence[Any]] = ENSEMBLE, **settings: Any
 ) -> Method:
     """Return `H3GNN` with the user's settings and some fixed ones, which a search does not vary."""
     own = {key: values for key, values in ranges.items() if key not in settings}

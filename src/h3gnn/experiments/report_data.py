@@ -339,7 +339,7 @@ def carried_by(predicted: Mapping[str, npt.NDArray[np.int64]], splits: Splits) -
     count = right.sum(axis=0)
     cases = [count == len(right), count == 1, count == 0]
     values = np.select(cases, [0, 2 + right.argmax(axis=0), len(names) - 1], default=1)
-    return Category("carried", "carried by", names, np.where(times > 0, values, -1))
+    return Category("carried", "correct members", names, np.where(times > 0, values, -1))
 
 
 def best_members(scores: Scoreboard, members: Sequence[str]) -> tuple[BestMember, ...]:

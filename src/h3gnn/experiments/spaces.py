@@ -136,8 +136,8 @@ STRUCTURE: dict[str, Sequence[Any]] = {
     "smoothing": (0.0, 0.5, 0.8, 0.9, 0.95, -0.3, -0.6),
 }
 
-# Around the default committee of objectives.
-COMMITTEE: dict[str, Sequence[Any]] = {
+# Around the default ensemble of objectives.
+ENSEMBLE: dict[str, Sequence[Any]] = {
     "objective": (
         "teacher+decorrelation+neighbours+edges",
         "decorrelation",
@@ -154,7 +154,7 @@ COMMITTEE: dict[str, Sequence[Any]] = {
 }
 
 SPACES: dict[str, Space] = {
-    "committee": Space(COMMITTEE, start=None),
+    "committee": Space(ENSEMBLE, start=None),
     "paper": Space(PAPER),
     "structure": Space(STRUCTURE),
     "full": Space(

@@ -24,7 +24,7 @@ PLAIN = r"^(0|-?[1-9][0-9]{0,18})$"
 """Canonical integers. "007" and "+7" stay strings: as integers they would collide with node 7."""
 
 LARGEST_EXACT = 2.0**53
-"""From here on a float may stand for several integers."""
+"""From here on a float may represent several integers."""
 
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 

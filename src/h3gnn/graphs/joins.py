@@ -322,7 +322,7 @@ class _Joins:
         yield from self._summarized(path, linked, node)
 
     def _single(self, step: Step) -> Integers:
-        """Return the row that each row references, -1 without one; the last position stands for no row."""
+        """Return the row that each row references, -1 without one; the last position represents no row."""
         found = np.full(self.graph.type(step.start).nodes + 1, -1)
         found[step.relation.ends[0]] = step.relation.ends[1]
         return found

@@ -147,7 +147,7 @@ def draw_nodes(
 def draw_history(path: Path, columns: Mapping[str, Floats], members: Sequence[Member] = ()) -> None:
     """Draw loss, effective rank, size of the mask and difficulty by epoch, one line per model.
 
-    The losses of a committee have different scales, so each member has its own chart.
+    The losses of a ensemble have different scales, so each member has its own chart.
     """
     if not columns:
         raise InputError("no history to draw: the run was fitted with --epochs 0", code="no-history")

@@ -21,7 +21,7 @@ MEMBER_NOTES = {
     "best_member": "The member whose columns alone classify the most test nodes of the class correctly, over "
     "all splits, and its lead over the next best member in points of accuracy.",
 }
-"""Explanations of the numbers about the members of a committee."""
+"""Explanations of the numbers about the members of a ensemble."""
 
 
 def member_representation(name: str) -> str:
@@ -96,7 +96,7 @@ class RepresentationScores:
 
 @dataclass(frozen=True)
 class BestMember:
-    """The best member of a committee for one class, or several equally good ones.
+    """The best member of a ensemble for one class, or several equally good ones.
 
     Over the `tested` nodes of all splits: its `accuracy`, its `margin` over the next best member, and the
     accuracy of the `whole` embedding.
@@ -133,7 +133,7 @@ class Scoreboard:
 
 @dataclass(frozen=True)
 class Member:
-    """The models of a committee that share an objective.
+    """The models of a ensemble that share an objective.
 
     `loss` is that of the last epoch, mean over models; `rank` and `share` are explained in `MEMBER_NOTES`.
     """

@@ -171,7 +171,7 @@ _WORDS = {
     "has the unknown field": "Object contains unknown field",
     "has the unknown value": "Invalid enum value",
 }
-"""How a sentence that begins with the field goes on, and how msgspec puts it."""
+"""The end of a sentence that begins with the field, and msgspec's wording."""
 
 
 def _check_custom(kind: type, value: Any) -> Any:

@@ -178,7 +178,7 @@ def _plain_numbers(loaded: LoadedTable, at: int) -> Array | None:
 
 
 def _checked(column: LinkColumn, values: Array) -> LinkColumn:
-    """Return a column with its frequent values; one whose values tell nothing in summary is left out."""
+    """Return a column with its frequent values; one whose values have no useful summary is left out."""
     if column.kind == "category":
         counts = Counter(one for one in values if one is not None)
         least = max(1, int(RARE_SHARE * len(values)))

@@ -62,7 +62,7 @@ def find_header(rows: Sequence[Row], role: str, expected: Sequence[str], path: P
     It does if it holds a name that the caller asked for; if it has the words of a header, such as source and
     target, from_account and to_account, id, or account_id; if its first cell is empty; if every column that
     holds numbers or dates below starts with something else; or if its cells differ in form and value from all
-    below. Where the cells contradict the words, the user is asked.
+    below. Where the cells disagree with the words, the user is asked.
     """
     first = rows[0]
     if any(name in first for name in expected):
@@ -78,8 +78,8 @@ def find_header(rows: Sequence[Row], role: str, expected: Sequence[str], path: P
     if not first[0]:
         return counted or len(numbers) < len(numeric) or not numeric
     if names := _role_names(first, role):
-        contradicted = numbers and len(numbers) == len(numeric) and not counted
-        if contradicted or any(name in cells for name in names for cells in columns):
+        disagrees = numbers and len(numbers) == len(numeric) and not counted
+        if disagrees or any(name in cells for name in names for cells in columns):
             _ask(first, path)
         return True
     if numbers and len(numbers) < len(numeric):

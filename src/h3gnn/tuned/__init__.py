@@ -27,7 +27,7 @@ def _shipped() -> dict[str, dict[str, Any]]:
 
 
 NAMED_PRESETS = ("paper", "released", "later", "single", "quick")
-"""Presets for any graph: the paper and its variants, one small model, and a quick committee."""
+"""Presets for any graph: the paper and its variants, one small model, and a quick ensemble."""
 
 
 def tuned_presets() -> dict[str, dict[str, Any]]:

@@ -16,10 +16,10 @@ async function readData() {
 }
 
 function openArrays(data, buffer, start) {
-  const whole = (told) => new KINDS[told.kind](buffer, start + told.at, told.length);
-  const scaled = (told) => {
-    const steps = whole(told), values = new Float32Array(steps.length), unknown = UNKNOWN[told.kind];
-    for (let i = 0; i < steps.length; i++) values[i] = steps[i] === unknown ? NaN : told.low + steps[i] * told.step;
+  const whole = (stored) => new KINDS[stored.kind](buffer, start + stored.at, stored.length);
+  const scaled = (stored) => {
+    const steps = whole(stored), values = new Float32Array(steps.length), unknown = UNKNOWN[stored.kind];
+    for (let i = 0; i < steps.length; i++) values[i] = steps[i] === unknown ? NaN : stored.low + steps[i] * stored.step;
     return values;
   };
   data.nodes = data.ids.length;

@@ -25,7 +25,7 @@ class Report {
       onMove: (map, change) => this.move(map, change),
       onLetGo: () => this.choose(-1),
     };
-    this.maps = data.maps.map((told) => new MapView(told, byId("maps"), listeners));
+    this.maps = data.maps.map((one) => new MapView(one, byId("maps"), listeners));
   }
 
   /** Where a node is in the window, on the given map. */
@@ -208,8 +208,8 @@ function composition(category, nodes) {
   const counts = new Map();
   for (const node of nodes) counts.set(category.values[node], (counts.get(category.values[node]) ?? 0) + 1);
   const largest = [...counts].sort((a, b) => b[1] - a[1]);
-  const told = largest.slice(0, 3).map(([value, number]) => `${value ? category.names[value - 1] : "unknown"} ${percent(number / nodes.size, 0)}`);
-  return told.join(", ") + (largest.length > 3 ? " and others" : "");
+  const listed = largest.slice(0, 3).map(([value, number]) => `${value ? category.names[value - 1] : "unknown"} ${percent(number / nodes.size, 0)}`);
+  return listed.join(", ") + (largest.length > 3 ? " and others" : "");
 }
 
 function saveText(name, lines) {

@@ -4,18 +4,18 @@ const NEAR = 14;
 const SMALLEST_ZOOM = 0.5, LARGEST_ZOOM = 200;
 
 class MapView {
-  /** told: {title, x, y}; listeners: onHover, onChoose, onLasso, onMove, tool(). */
-  constructor(told, host, listeners) {
-    Object.assign(this, { x: told.x, y: told.y, title: told.title, listeners });
+  /** map: {title, x, y}; listeners: onHover, onChoose, onLasso, onMove, tool(). */
+  constructor(map, host, listeners) {
+    Object.assign(this, { x: map.x, y: map.y, title: map.title, listeners });
     this.view = { x: 0, y: 0, zoom: 1 };
     this.pointers = new Map();
     this.lasso = null;
     this.canvas = make("canvas", { class: "points", "aria-hidden": "true" });
     this.overlay = make("canvas", {
       class: "overlay", tabIndex: 0, role: "application",
-      "aria-label": `Map of the nodes: ${told.title}. Arrow keys move, plus and minus zoom, 0 shows everything, Enter chooses the node at the centre, Escape lets go.`,
+      "aria-label": `Map of the nodes: ${map.title}. Arrow keys move, plus and minus zoom, 0 shows everything, Enter chooses the node at the centre, Escape lets go.`,
     });
-    this.frame = make("figure", { class: "map" }, make("figcaption", { text: told.title }),
+    this.frame = make("figure", { class: "map" }, make("figcaption", { text: map.title }),
       make("div", { class: "plot" }, this.canvas, this.overlay));
     host.append(this.frame);
     this.layer = new PointLayer(this.canvas);

@@ -100,8 +100,8 @@ function neighborList(data, node, neighbors, go, swatch) {
   const total = data.neighbors.total[node], learned = data.edgeChanges.length, down = neighbors.filter((one) => one.change < 0).length;
   const box = make("div", {}, make("h4", { text: "Neighbours in the graph" }));
   if (!neighbors.length) { box.append(make("p", { class: "quiet", text: total ? "None of its neighbours is on this page." : "It has no neighbours." })); return box; }
-  const told = total > neighbors.length ? `${count(neighbors.length)} of ${count(total)} neighbours are on this page; ` : `${count(total)} ${total === 1 ? "neighbour" : "neighbours"}; `;
-  box.append(make("p", { class: "quiet", text: `${told}${learned ? `${count(down)} turned down in training. On the map: solid lines turned up, dashed lines turned down` : "their weights are fixed"}; rings mark the nearest in the embedding.` }));
+  const counted = total > neighbors.length ? `${count(neighbors.length)} of ${count(total)} neighbours are on this page; ` : `${count(total)} ${total === 1 ? "neighbour" : "neighbours"}; `;
+  box.append(make("p", { class: "quiet", text: `${counted}${learned ? `${count(down)} decreased in training. On the map: solid lines increased, dashed lines decreased` : "their weights are fixed"}; rings mark the nearest in the embedding.` }));
   const shown = neighbors.length > MOST_LISTED ? [...neighbors.slice(0, MOST_LISTED / 2), ...neighbors.slice(-MOST_LISTED / 2)] : neighbors;
   box.append(listOf(shown, (one) => [
     nodeButton(data, one.node, go, swatch),

@@ -74,14 +74,14 @@ const majorityOf = (row) => mean(row.secondary.majority.filter((value) => value 
 
 /** What differs between this run and the other one. */
 function differences({ name, rows, notes }) {
-  const told = rows.length ? tableOf(["setting", "here", "there"], rows.map(([setting, ...values]) => ({ cells: [setting.replaceAll("_", " "), ...values] })), "Settings that differ") : make("p", { text: "All settings are the same." });
-  return wide(card(`What differs in ${name}`, notes.join("; "), told));
+  const changed = rows.length ? tableOf(["setting", "here", "there"], rows.map(([setting, ...values]) => ({ cells: [setting.replaceAll("_", " "), ...values] })), "Settings that differ") : make("p", { text: "All settings are the same." });
+  return wide(card(`What differs in ${name}`, notes.join("; "), changed));
 }
 
 function bestMemberTable({ bestMembers, notes }) {
   const rows = bestMembers.map((one) => ({ cells: [one.class_name, count(one.tested), one.members.join(", "), percent(one.accuracy), signedPercent(one.margin), percent(one.whole)] }));
   return wide(card("Best member by class", notes.best_member,
-    tableOf(["class", "test nodes", "carried by", "accuracy", "ahead of the next", "all joined"], rows, "Best member by class")));
+    tableOf(["class", "test nodes", "best member", "accuracy", "margin to the next", "all members"], rows, "Best member by class")));
 }
 
 function confusionTable(scores) {
@@ -181,8 +181,8 @@ function attentionByMeasure(data, measure) {
 
 function edgeCard(data) {
   const rows = data.edgeChanges.map((one) => ({ cells: [one.kind, count(one.edges), signedPercent(one.mean_change), percent(one.turned_down)] }));
-  return card("What training did to the edges", "Change of each edge's learned weight from its start. An edge is turned down when its weight fell. Click a node on the map to see its own edges.",
-    tableOf(["edges", "number", "mean change", "turned down"], rows, "Changes of edge weights"));
+  return card("What training did to the edges", "Change of each edge's learned weight from its start. Decreased edges have a smaller weight than at the start. Click a node on the map to see its own edges.",
+    tableOf(["edges", "number", "mean change", "decreased"], rows, "Changes of edge weights"));
 }
 
 const HISTORY = [
