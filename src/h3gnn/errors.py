@@ -15,6 +15,17 @@ STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if
 """Signals that ask a command to end, which it does once the current file is complete."""
 
 
+COPIES: dict[str, str] = {}
+"""Beginnings of the paths of local copies of remote files, and what messages show instead."""
+
+
+def named(text: str) -> str:
+    """Return a text in which local copies have the names of the remote files."""
+    for local, remote in COPIES.items():
+        text = text.replace(local, remote)
+    return text
+
+
 class InputError(ValueError):
     """Invalid user input; the message says what is wrong, where, and what to do.
 
@@ -25,7 +36,7 @@ class InputError(ValueError):
     default_code = "input"
 
     def __init__(self, message: str = "", *, code: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(named(message))
         self.code = code or self.default_code
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable
+from functools import partial
 
 from h3gnn.cli import exit as ending
 
@@ -21,6 +23,7 @@ def main() -> None:
 
 def _load() -> Callable[[], object]:
     from h3gnn.cli.app import app, say_warnings
+    from h3gnn.cli.output import run_on_copies
 
     say_warnings()
-    return app
+    return partial(run_on_copies, app, sys.argv[1:])

@@ -8,15 +8,15 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 import typer
 
 from h3gnn.cli.exit import Stopped
-from h3gnn.errors import InputError
+from h3gnn.errors import InputError, named
 from h3gnn.resources import new_table, progress, show
 
 if TYPE_CHECKING:
@@ -28,10 +28,14 @@ if TYPE_CHECKING:
     from h3gnn.estimator import H3GNN
     from h3gnn.graphs.graph import Graph
     from h3gnn.ondisk.mapped import MappedGraph
+    from h3gnn.storage.atomic import Remote
     from h3gnn.tables.schema import Schema
 
 
 PART = re.compile(r"part-\d{5,}\.parquet")
+REMOTE = re.compile(r"(-{0,2}[\w-]+=|)((?:s3|gs|hdfs)://.*)", re.DOTALL)
+WRITTEN = ("--out", "--embeddings", "--table", "--plot", "--write", "--record")
+"""Options of files and folders that commands write."""
 EMBEDDING_ENDINGS = (".parquet", ".csv", ".npy")
 ROWS = 8_192
 """Rows of an embedding in memory that are written at a time."""
@@ -304,3 +308,48 @@ def open_page(path: Path) -> None:
 
     if not webbrowser.open(path.resolve().as_uri()):
         say(f"no browser found: open {path} yourself")
+
+
+class _Named:
+    """A stream on which local copies have the names of the remote files."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(named(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def run_on_copies(run: Callable[..., object], arguments: list[str]) -> None:
+    """Run a command on copies of its remote files; upload what it writes, and what it changes in folders.
+
+    Changes in a folder that it only reads, such as a stored embedding, are not necessary.
+    """
+    given = {at: found for at, one in enumerate(arguments) if (found := REMOTE.fullmatch(one))}
+    if not given:
+        run(arguments)
+        return
+    from h3gnn.storage.atomic import Remote, copies_folder
+
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, copies_folder(), ignore_errors=True)
+        for at, (beginning, address) in ((at, found.groups()) for at, found in given.items()):
+            option, remote = beginning.rstrip("=") or arguments[at - 1], Remote(address)
+            path = remote.reserve() if option in WRITTEN else remote.fetch()
+            arguments[at] = f"{beginning}{path}"
+            stack.callback(_send, remote, needed=option in (*WRITTEN, "--resume"))
+        stack.enter_context(redirect_stdout(cast(IO[str], _Named(sys.stdout))))
+        stack.enter_context(redirect_stderr(cast(IO[str], _Named(sys.stderr))))
+        run(arguments)
+
+
+def _send(remote: Remote, *, needed: bool) -> None:
+    try:
+        remote.send()
+    except InputError as error:
+        if needed:
+            raise
+        say(f"note: changes are not stored: {error}")

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from h3gnn.errors import GraphError
+from h3gnn.errors import GraphError, named
 from h3gnn.graphs.checks import WEIGHT_ABOVE, WEIGHT_BELOW, check_features, duplicate_edges, valid_weights
 from h3gnn.graphs.formats import array_place, read_array
 from h3gnn.graphs.graph import SEED, random_splits, random_splits_repair, stratify
@@ -32,6 +32,7 @@ from h3gnn.ondisk import mapped
 from h3gnn.ondisk.engine import Edges, Work, as_edges, index_type, work_folder, write_rows
 from h3gnn.ondisk.links import LinkSource, open_links, write_links
 from h3gnn.ondisk.mapped import MappedGraph
+from h3gnn.storage.atomic import local
 from h3gnn.storage.schema import check_values
 from h3gnn.tables.edges import FIX_COLUMN, FIX_WEIGHT, EdgeTable, check_one_type, open_edges
 from h3gnn.tables.features import FeatureOptions, FeatureTable, open_features
@@ -118,7 +119,7 @@ def prepare_graph(
     if labels is not None:
         label_table = open_labels(labels, label_id_column, label_column, split_columns, style)
     hidden = label_table.class_name if label_table is not None and label_table.table.header else None
-    source = _open_features(Path(features), node_column, feature_columns, hidden, style)
+    source = _open_features(local(features), node_column, feature_columns, hidden, style)
     with work_folder(out, _made_of(table, source, links, style), memory) as work:
         stored, sums = _feature_stage(work, source, progress)
         _edge_stage(work, links, source.path, sums.rows, progress)
@@ -174,7 +175,7 @@ def _made_of(
     edges: EdgeTable, source: FeatureSource, links: LinkSource, style: dict[str, Any]
 ) -> dict[str, Any]:
     """Return all that features and edges of a folder depend on."""
-    files = {str(path.resolve()): path for path in (edges.table.path, source.path)}
+    files = {named(str(path.resolve())): path for path in (edges.table.path, source.path)}
     return {
         "made_by": MADE_BY,
         "files": {place: _sha256(path) for place, path in files.items()},

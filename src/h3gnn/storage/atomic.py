@@ -1,4 +1,4 @@
-"""Write files and folders atomically, and remove temporary ones that killed processes left.
+"""Write files and folders atomically, remove temporary ones that killed processes left; copy remote ones.
 
 A file is written under a temporary name beside its destination. Its writer holds a lock, which the system
 releases when the process ends, so a temporary file without a lock is an orphan. Without locks (Windows, some
@@ -7,6 +7,7 @@ network disks) nothing is removed.
 
 from __future__ import annotations
 
+import atexit
 import os
 import platform
 import re
@@ -16,15 +17,47 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from functools import cache
+from pathlib import Path, PurePosixPath
 from types import FrameType
 from typing import Any, BinaryIO
+from urllib.parse import urlsplit
 
 import torch
 
-from h3gnn.errors import STOPPING, InputError
+from h3gnn.errors import COPIES, STOPPING, InputError
+from h3gnn.resources import format_bytes, progress
 
 ENDING = ".part"
+REMOTE = re.compile(r"(s3|gs|hdfs)://")
+REMOTE_BLOCK = 16 << 20
+"""Bytes of a remote file that are copied at a time."""
+REMEDIES = (
+    (
+        "libjvm|libhdfs",
+        "missing-library",
+        "HDFS needs Java and Hadoop: set JAVA_HOME, HADOOP_HOME, and CLASSPATH to the output of "
+        "`hadoop classpath --glob`",
+    ),
+    (
+        "no_such_bucket|bucket .*(not found|not exist)",
+        "bucket-missing",
+        "there is no such bucket; create it, or correct its name or the endpoint",
+    ),
+    (
+        r"access_denied|invalid_access_key|signature|unauthorized|unauthenticated|permission|credential|\b40[13]\b",
+        "remote-denied",
+        "access is denied; set credentials that may read and write there (S3: AWS_ACCESS_KEY_ID and "
+        "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; Google: GOOGLE_APPLICATION_CREDENTIALS; HDFS: kinit)",
+    ),
+    (
+        "",
+        "remote-failed",
+        "it cannot be read or written; check the address, the network, and on S3 the region (AWS_REGION) "
+        "and the endpoint (AWS_ENDPOINT_URL)",
+    ),
+)
+"""Patterns in messages of file systems, and the code and text of the error that each becomes."""
 
 
 def make_temporary(folder: Path, stem: str, *, is_folder: bool = False) -> tuple[Path, int]:
@@ -219,3 +252,154 @@ def check_header(
         message = f"{path} has format version {found}, but this h3gnn reads version {version}"
         raise error(message, code="format-version")
     return description
+
+
+def local(path: str | Path) -> Path:
+    """Return a local path, for an address of S3, Google Cloud Storage or HDFS that of a copy."""
+    return Remote(path).fetch() if isinstance(path, str) and REMOTE.match(path) else Path(path)
+
+
+@cache
+def copies_folder() -> Path:
+    """Return the temporary folder of the copies of this process; its lock keeps other processes off it."""
+    folder, _ = make_temporary(Path(tempfile.gettempdir()).resolve(), "h3gnn-remote", is_folder=True)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    COPIES.update({f"{folder / scheme}{os.sep}": f"{scheme}://" for scheme in ("s3", "gs", "hdfs")})
+    return folder
+
+
+class Remote:
+    """A remote file or folder, and `path`, its local copy; pyarrow's file systems do the transfers.
+
+    Messages and paths have neither the credentials nor the query of the address.
+    """
+
+    def __init__(self, address: str) -> None:
+        from pyarrow.fs import FileSystem
+
+        parts = urlsplit(address)
+        self.name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            message = (
+                f"{self.name}: several processes need files that all of them see; copy it to a shared disk"
+            )
+            raise InputError(message, code="remote-shared")
+        with self._errors():
+            self._system, self._place = FileSystem.from_uri(address)
+        self.path = copies_folder() / self._inside(self.name.replace("://", "/"))
+        self._fetched: dict[Path, tuple[int, int]] = {}
+
+    def fetch(self) -> Path:
+        """Download the file, or all files of the folder, and return the path of the copy."""
+        from pyarrow.fs import FileSelector, FileType
+
+        with self._errors():
+            found = self._system.get_file_info(self._place)
+            if found.type == FileType.NotFound:
+                self._check_bucket()
+                raise InputError(f"{self.name} does not exist", code="file-missing")
+            files = [found]
+            if found.type == FileType.Directory:
+                files = self._system.get_file_info(FileSelector(self._place, recursive=True))
+        files = [one for one in files if one.is_file]
+        total, free = sum(one.size for one in files), shutil.disk_usage(copies_folder()).free
+        if total > free:
+            message = f"{self.name} has {format_bytes(total)}, and the folder of temporary files "
+            message += f"{format_bytes(free)} left: name another folder (TMPDIR)"
+            raise InputError(message, code="disk-full")
+        with progress() as add_bar:
+            bar, done = add_bar(f"downloading {self.name}", total), 0
+            for one in files:
+                path = self.path / self._inside(one.path.removeprefix(self._place))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("wb") as file:
+                    for block in self._blocks(one.path):
+                        file.write(block)
+                        bar(completed=(done := done + len(block)))
+        self._fetched = self._files()
+        return self.path
+
+    def reserve(self) -> Path:
+        """Return the path of a copy to be written; the remote folder must not exist, JSON is updated."""
+        from pyarrow.fs import FileType
+
+        with self._errors():
+            found = self._system.get_file_info(self._place).type
+            self._check_bucket()
+        if found == FileType.Directory:
+            message = f"{self.name} exists; choose another name, or remove it"
+            raise InputError(message, code="folder-in-use")
+        if found == FileType.File and self.path.suffix == ".json":
+            return self.fetch()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return self.path
+
+    def send(self) -> None:
+        """Upload what is new or changed in the copy, descriptions last, and remove what is gone from it."""
+        files = self._files()
+        changed = [path for path, state in files.items() if state != self._fetched.get(path)]
+        with progress() as add_bar:
+            bar, done = add_bar(f"uploading {self.name}", sum(files[path][0] for path in changed)), 0
+            for path in sorted(changed, key=lambda path: path.suffix == ".json"):
+                with path.open("rb") as file, self._writing(path) as target:
+                    while block := file.read(REMOTE_BLOCK):
+                        target.write(block)
+                        bar(completed=(done := done + len(block)))
+        for path in self._fetched.keys() - files.keys() if self.path.exists() else ():
+            with self._errors():
+                self._system.delete_file(self._remote(path))
+        self._fetched = files
+
+    def _blocks(self, place: str) -> Iterator[bytes]:
+        with self._errors(), self._system.open_input_stream(place, compression=None) as file:
+            while block := file.read(REMOTE_BLOCK):
+                yield block
+
+    @contextmanager
+    def _writing(self, path: Path) -> Iterator[Any]:
+        """Open the remote file of a copy; what is written only in part is removed."""
+        with self._errors():
+            try:
+                with self._system.open_output_stream(self._remote(path), compression=None) as file:
+                    yield file
+            except BaseException:
+                with suppress(Exception):
+                    self._system.delete_file(self._remote(path))
+                raise
+
+    def _files(self) -> dict[Path, tuple[int, int]]:
+        """Return size and time of the files of the copy, without hidden ones."""
+        inside = [self.path] if self.path.is_file() else self.path.rglob("*")
+        found = (one for one in inside if one.is_file() and not one.name.startswith("."))
+        return {one: (one.stat().st_size, one.stat().st_mtime_ns) for one in found}
+
+    def _remote(self, path: Path) -> str:
+        return "/".join([self._place, *path.relative_to(self.path).parts])
+
+    def _inside(self, name: str) -> PurePosixPath:
+        """Return a path that stays in the folder of the copies, whatever remote files are called."""
+        parts = [part for part in name.split("/") if part]
+        if {".", ".."} & {*parts}:
+            message = f"{self.name}: the name {name!r} has a part that is no name of a file"
+            raise InputError(message, code="remote-name")
+        return PurePosixPath(*parts)
+
+    def _check_bucket(self) -> None:
+        from pyarrow.fs import FileType
+
+        bucket = self._place.partition("/")[0]
+        if bucket and self._system.get_file_info(bucket).type == FileType.NotFound:
+            raise OSError(f"bucket {bucket} not found")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn errors of a remote file system into errors with a remedy."""
+        try:
+            yield
+        except InputError:
+            raise
+        except (OSError, ValueError, NotImplementedError) as error:
+            text = " ".join(str(error).split())[:200]
+            for pattern, code, remedy in REMEDIES:
+                if re.search(pattern, text, re.IGNORECASE):
+                    raise InputError(f"{self.name}: {remedy} ({text})", code=code) from None

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from h3gnn.errors import ModelFolderError
+from h3gnn.errors import ModelFolderError, named
 from h3gnn.graphs.graph import MASKS, Graph
 from h3gnn.graphs.link_columns import STORED_LINKS, LinkColumns, LinkPlan
 from h3gnn.graphs.provenance import STORED_EDGES, STORED_PROVENANCE, EdgePlan, Provenance
@@ -18,6 +18,7 @@ from h3gnn.graphs.scaling import csr_features
 from h3gnn.graphs.type_view import PathColumns
 from h3gnn.ondisk.mapped import MappedGraph, open_mapped
 from h3gnn.storage import schema
+from h3gnn.storage.atomic import local
 from h3gnn.storage.schema import DictOf, FieldError, Integer, Kind, ListOf, Maybe, Number, OneOf, Record, Text
 from h3gnn.storage.tensors import Spec, check_range, check_tensor, check_tensors, ids_of, text_of
 from h3gnn.tables.encoders import CYCLES, ENCODERS, TEXT_BUCKETS
@@ -153,7 +154,7 @@ def graph_description(graph: Graph | MappedGraph) -> dict[str, Any]:
 def graph_tensors(graph: Graph | MappedGraph) -> dict[str, Tensor]:
     """Return the other parts of a graph as tensors; of a graph on disk only its folder."""
     if not graph.in_memory:
-        place = str(graph.folder.resolve()).encode()
+        place = named(str(graph.folder.resolve())).encode()
         return {"mapped": torch.frombuffer(bytearray(place), dtype=torch.uint8)}
     tensors = {"edge_index": graph.edge_index, "shape": torch.tensor(graph.features.shape)}
     if graph.features.layout == torch.sparse_csr:
@@ -255,7 +256,7 @@ def _open_folder(tensors: dict[str, Tensor], provenance: Provenance) -> MappedGr
     place = text_of("mapped", tensors["mapped"])
     if not place or "\0" in place:
         raise FieldError("mapped", "is not a path")
-    mapped = open_mapped(place)
+    mapped = open_mapped(local(place))
     if provenance.sha256 not in (mapped.provenance.sha256, mapped.unlabelled):  # labels may be given later
         raise ModelFolderError(
             f"{mapped.folder} is not the graph of this model: prepare it again from the tables, labels "

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from h3gnn.errors import CheckpointError, InputError, check_choice
+from h3gnn.errors import CheckpointError, InputError, check_choice, named
 from h3gnn.graphs.graph import Graph
 from h3gnn.ondisk.mapped import MappedGraph
 from h3gnn.resources import read_only
 from h3gnn.settings import STORED, canonical, kept_for
 from h3gnn.storage import schema
-from h3gnn.storage.atomic import atomic_file, header, remove_parts, versions, write_atomically
+from h3gnn.storage.atomic import REMOTE, atomic_file, header, remove_parts, versions, write_atomically
 from h3gnn.storage.checkpoint_file import (
     CHECKPOINTS,
     Checkpoints,
@@ -80,7 +80,7 @@ def begin_run(out: Path, run: Run) -> None:
         except CheckpointError:  # it stays; reading it reports the error
             continue
         before.append(path)
-    policy = run.checkpoints
+    policy, where = run.checkpoints, run.embeddings and named(str(run.embeddings.resolve()))
     description = {
         **header(FORMAT, FORMAT_VERSION),
         "params": run.params,
@@ -88,7 +88,7 @@ def begin_run(out: Path, run: Run) -> None:
         "every": policy.every,
         "minutes": policy.minutes,
         "keep": policy.keep,
-        "embeddings": None if run.embeddings is None else str(run.embeddings.resolve()),
+        "embeddings": None if not where or REMOTE.match(where) else where,  # a copy is gone by then
         "safe_csv": run.safe_csv,
         "stored": run.stored,
     }

@@ -14,6 +14,7 @@ import numpy as np
 
 from h3gnn.errors import GraphError, InputError
 from h3gnn.resources import available_memory, check_memory
+from h3gnn.storage.atomic import local
 
 BLOCK_BYTES = 16 << 20  # A text file is read this many bytes at a time, cut at the end of a line
 BLOCK_ROWS = 1 << 16  # rows of a Parquet file or an array that are read at a time
@@ -61,8 +62,11 @@ class Problems:
 
 
 def check_file(path: str | Path, suffixes: tuple[str, ...] = (), role: str = "file") -> Path:
-    """Return the path of a file that exists, is not empty, can be read and has one of the suffixes."""
-    path = Path(path)
+    """Return the path of a file that exists, is not empty, can be read and has one of the suffixes.
+
+    Of a remote file it is the path of a local copy.
+    """
+    path = local(path)
     try:
         if path.is_dir():
             raise GraphError(f"{path} is a directory; a {role} is needed", code="file-is-directory")
