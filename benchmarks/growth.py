@@ -193,7 +193,7 @@ DIVIDED = {
 
 def plan(stored: dict[str, Any]) -> str:
     """Return a capacity plan as Markdown: everything in it is computed, from sizes and measured growth."""
-    heads = ["", *(f"{links:.0e} links (computed)".replace("e+", "e") for links in PLANNED), "divided"]
+    heads = ["", *(f"{links:,} links (computed)" for links in PLANNED), "divided"]
     lines = [heads, ["---"] * len(heads)]
     for name, size in FILES.items():
         lines.append([name, *(f"{size(links // LINKS, links) / 1e9:,.0f} GB" for links in PLANNED), ""])
