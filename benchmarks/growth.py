@@ -171,6 +171,7 @@ def table(stored: dict[str, Any]) -> str:
         found = [stored["exponents"][step].get(what) for step in STEPS]
         lines.append([words, *("–" if one is None else f"{one:.2f}" for one in found)])
     where = "{processor}, {threads} threads, torch {torch}.".format(**stored["machine"])
+    where = " ".join([where, *([stored["note"]] if "note" in stored else [])])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n\n{where}"
 
 
