@@ -82,7 +82,7 @@ def test_commands_of_a_task(name: str, written: set[str], tmp_path: Path) -> Non
 def test_new_nodes_in_python() -> None:
     (example,) = blocks("embeddings", "python")
     graph = mixed_graph(100)
-    names = {
+    names: dict[str, Any] = {
         "model": H3GNN(n_models=1, channels=8, epochs=1).fit(graph),
         "features": graph.features[:2].numpy(),
         "edges": np.array([[100, 101], [0, 1]]),
@@ -126,6 +126,7 @@ def test_the_page_on_graphs() -> None:
     }
     exec(compile(objects, "graphs.md", "exec"), names)
     names |= {"H3GNN": H3GNN, "Pipeline": Pipeline, "make_pipeline": make_pipeline, "sklearn": sklearn}
+    assert graph.labels is not None
     names |= {"LogisticRegression": LogisticRegression, "y": graph.labels.numpy()}
     names |= {"X": names["features"], "E": names["edge_index"]}
     names |= {"X_new": names["X"], "E_new": names["E"]}
