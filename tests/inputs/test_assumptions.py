@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "assumptions.md").read_text(encoding="utf-8")
 RULES = re.split(r"^- ", PAGE, flags=re.MULTILINE)[1:]
-NAMED = re.compile(r"<!-- test: (tests/\S+\.py)::(\w+) -->")
+NAMED = re.compile(r"<!--(tests/\S+\.py)::(\w+)-->")
 
 
 def test_every_rule_names_tests_that_exist() -> None:
