@@ -73,5 +73,5 @@ def test_two_workers_under_ray_train_as_one_process_though_one_is_lost(tmp_path:
     assert found.history_.completed == EPOCHS
     whole = H3GNN.from_preset("single", epochs=EPOCHS, batch_size=128, device="cpu", **EXACT)
     whole.fit(open_mapped(tmp_path / "run" / "graph"))
-    rows = [np.concatenate([*model.embedding_chunks()]) for model in (found, whole)]
-    np.testing.assert_allclose(*rows, atol=1e-4)
+    rows, expected = (np.concatenate([*model.embedding_chunks()]) for model in (found, whole))
+    np.testing.assert_allclose(rows, expected, atol=1e-4)
