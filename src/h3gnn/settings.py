@@ -104,6 +104,7 @@ def _check_seed(name: str, value: Any) -> None:
 
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+UNITS |= {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
@@ -224,7 +225,8 @@ SETTINGS: dict[str, Setting] = {
         left_out_of="preset",
     ),
     "memory": Setting(
-        "Memory budget, e.g. `8GB`; it limits how many nodes are processed at a time.",
+        "Memory budget, e.g. `8GB`, of full-batch training and of arrays over all nodes; the activations "
+        "of a mini-batch depend on `batch_size`.",
         lambda name, value: parse_memory(value),
         '"8GB", "512MiB", bytes',
         may_be_none=True,

@@ -118,6 +118,27 @@ def test_a_graph_on_disk_needs_batches(files: Path) -> None:
     assert not (files / "nothing").exists()
 
 
+def test_settings_of_a_fitted_run_are_rejected(files: Path) -> None:
+    call(
+        "fit",
+        "graph",
+        "--batch-size",
+        "9",
+        "--epochs",
+        "0",
+        "--models",
+        "1",
+        "--channels",
+        "8",
+        "--out",
+        "run",
+    )
+    for settings in (("--set", "dimensions=2"), ("--epochs", "7"), ("--preset", "quick")):
+        with rejects("settings-of-fitted-run"):
+            call("embed", "run", "--out", "e.parquet", *settings)
+    assert not (files / "e.parquet").exists()
+
+
 def test_other_commands_need_a_graph_in_memory(files: Path) -> None:
     with rejects("graph-on-disk"):
         call("inspect", "graph")

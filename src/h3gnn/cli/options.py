@@ -209,8 +209,8 @@ class Source:
 
         if not accepted:
             raise InputError(
-                f"{folder} is a graph on disk, which only `h3gnn fit`, `h3gnn embed` and `h3gnn evaluate` "
-                "accept; this command needs a graph in memory",
+                f"{folder} is a graph on disk, which `h3gnn fit`, `embed`, `evaluate` and `predict` "
+                "accept; this command needs a graph in memory: give the tables, not the folder",
                 code="graph-on-disk",
             )
         if self.labels is not None:
@@ -363,6 +363,11 @@ class Tables:
         given = [name for name in ("type", "accept", "as_of", "label_time") if getattr(self, name)]
         if given:
             raise needs_tables(given[0], run)
+        if run is not None and run.exists() and (self.preset or self.set_ or self.epochs is not None):
+            message = (
+                f"{run} is a fitted model: --preset, --epochs and --set need --tables, or a new `h3gnn fit`"
+            )
+            raise InputError(message, code="settings-of-fitted-run")
 
 
 def needs_tables(name: str, run: Path | None) -> InputError:

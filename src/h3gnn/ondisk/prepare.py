@@ -285,7 +285,9 @@ def _write_dense(folder: Path, blocks: Iterator[npt.NDArray[Any]], source: Featu
                 where = source.place(sums.rows + row, column, values.shape[1])
                 large = not np.isnan(block[row, column])
                 kind = "infinite or beyond the range of float32" if large else "empty or NaN"
-                message = f"{where}: the value is {kind}; fill the cell or leave the column out"
+                message = (
+                    f"{where}: the value is {kind}; fill the cell, or choose columns by --feature-columns"
+                )
                 raise GraphError(message, code="feature-not-finite")
             sums.add(torch.from_numpy(values))
             file.write(values.tobytes())

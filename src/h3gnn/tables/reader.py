@@ -99,6 +99,10 @@ def decode_ids(column: Any, place: str) -> Ids:
     return np.asarray(words[encoded.indices.to_numpy()])
 
 
+ENCODED = "encode it (`h3gnn.encode_table` in Python) or choose other columns by --feature-columns"
+"""What to do with a column of words where only numbers are read."""
+
+
 def decode_numbers(column: Any, place: str) -> Floats:
     """Return an Arrow column as `[rows, values]`, NaN where missing: one value, or those of a list."""
     rows = len(column)
@@ -107,7 +111,9 @@ def decode_numbers(column: Any, place: str) -> Floats:
     if _is_list(column.type):
         column = column.flatten()
     if not _is_numeric(column.type):
-        raise GraphError(f"{place}: {column.type} is not a column of numbers", code="column-not-numeric")
+        raise GraphError(
+            f"{place}: {column.type} is not a column of numbers; {ENCODED}", code="column-not-numeric"
+        )
     numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     return np.asarray(numbers, dtype=np.float64).reshape(rows, -1 if len(numbers) else 0)
 
