@@ -87,6 +87,7 @@ def similar(
     options.check_table(out)
     tables, nodes = split_type(run, nodes, tables)
     candidates = [] if among is None else among.split(",")
+    tables.check_settings(run)
     found = find_run(run, tables, use.device, [*nodes, *candidates])
     model = use.open(found.run, in_files=True)
     options.keep_embedding(model, found.run)
@@ -176,6 +177,7 @@ def anomalies(
     loss in training, and disagreement, 1 - the correlation of the models' views of it.
     """
     options.check_table(out)
+    tables.check_settings(run)
     found = find_run(run, replace(tables, type=node_type or tables.type), use.device)
     model = use.open(found.run)
     table = found.with_names(model.anomalies(edges=found.has_links))
@@ -413,6 +415,7 @@ def embed(
     options.check_output(out, *EMBEDDING_ENDINGS)
     if is_about_tables(run, tables) or new_features is not None or new_edges is not None:
         work_alone()
+    tables.check_settings(run)
     asked = find_run(run, tables, use.device)
     run = asked.run
     if new_features is not None or new_edges is not None or new_tables is not None:

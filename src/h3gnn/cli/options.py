@@ -363,10 +363,14 @@ class Tables:
         given = [name for name in ("type", "accept", "as_of", "label_time") if getattr(self, name)]
         if given:
             raise needs_tables(given[0], run)
-        if run is not None and run.exists() and (self.preset or self.set_ or self.epochs is not None):
-            message = (
-                f"{run} is a fitted model: --preset, --epochs and --set need --tables, or a new `h3gnn fit`"
-            )
+
+    def check_settings(self, run: Path) -> None:
+        """Reject settings of a single graph's model, which is fitted already."""
+        from h3gnn.storage.models import is_database
+
+        given = self.preset or self.set_ or self.epochs is not None
+        if given and self.tables is None and run.exists() and not is_database(run):
+            message = f"{run} is a fitted model; --preset, --epochs and --set are for a new `h3gnn fit`"
             raise InputError(message, code="settings-of-fitted-run")
 
 
