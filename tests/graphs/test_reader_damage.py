@@ -164,6 +164,13 @@ def test_damaged_files_give_an_error_or_a_valid_graph(kind: str, damage: Callabl
         assert_trustworthy(graph)
 
 
+def test_a_quotation_mark_that_opens_in_the_header_is_rejected(tmp_path: Path) -> None:
+    """Two marks on the line, of which the first is inside a cell: the second would swallow all rows."""
+    (tmp_path / "e.csv").write_bytes(CSV_EDGES.replace(b"target,weight", b't"arget,"weight'))
+    with rejects("file-damaged"):
+        read_graph(tmp_path / "e.csv", source_column=1, target_column=2, header=True, delimiter=",")
+
+
 @settings(max_examples=200, deadline=None)
 @given(damage=byte_changes())
 def test_damaged_edges_are_read_as_by_the_csv_module_or_rejected(damage: Callable[[bytes], bytes]) -> None:

@@ -186,10 +186,10 @@ def first_rows(path: Path, count: int) -> tuple[list[str], int, int, int]:
 
 
 def split_line(line: str, delimiter: str) -> list[str]:
-    """Split one line into its cells, without quotation marks."""
+    """Split one line into its cells, without quotation marks; a cell must end on the line."""
     try:
-        return next(csv.reader([line], delimiter=delimiter), [])
-    except csv.Error as error:  # a cell beyond the limit of Python's reader
+        return next(csv.reader([line], delimiter=delimiter, strict=True), [])
+    except csv.Error as error:  # an open quotation mark, or a cell beyond the limit of Python's reader
         message = f"a row of {len(line):,} characters cannot be split into cells ({error})"
         raise GraphError(message, code="file-damaged") from None
 
