@@ -185,10 +185,10 @@ def first_rows(path: Path, count: int) -> tuple[list[str], int, int, int]:
     return rows, before, begin, after
 
 
-def split_line(line: str, delimiter: str) -> list[str]:
-    """Split one line into its cells, without quotation marks; a cell must end on the line."""
+def split_line(line: str, delimiter: str, *, whole: bool = False) -> list[str]:
+    """Split one line into its cells, without quotation marks; with `whole`, each must end on the line."""
     try:
-        return next(csv.reader([line], delimiter=delimiter, strict=True), [])
+        return next(csv.reader([line], delimiter=delimiter, strict=whole), [])
     except csv.Error as error:  # an open quotation mark, or a cell beyond the limit of Python's reader
         message = f"a row of {len(line):,} characters cannot be split into cells ({error})"
         raise GraphError(message, code="file-damaged") from None

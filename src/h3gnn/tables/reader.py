@@ -551,7 +551,7 @@ def open_table(
     if len(delimiter) != 1 or not (delimiter.isprintable() or delimiter == "\t"):
         raise GraphError(f"the delimiter {delimiter!r} is not one character", code="value-invalid")
     with reading(file, "a table"):
-        cells = [[cell.strip() for cell in split_line(row, delimiter)] for row in rows]
+        cells = [[cell.strip() for cell in split_line(row, delimiter, whole=True)] for row in rows]
     names = [name for name in expected if isinstance(name, str)]
     known = find_header(cells, role, names, file) if header is None else header
     columns = cells[0] if known else [f"column {position + 1}" for position in range(len(cells[0]))]
